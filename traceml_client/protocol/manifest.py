@@ -1,0 +1,169 @@
+"""`manifest.json`: its form, and the one atomic writer that daemon and launcher share.
+
+The daemon owns the file until it exits; afterwards the owner's launcher makes one last write. Where no daemon ran the
+launcher is the only writer. There are never two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from traceml_client.protocol.errors import StoreError
+
+MANIFEST_SCHEMA_VERSION = 1
+FILE_NAME = "manifest.json"
+LEASE_S = 30.0
+"""How long a lease lasts after its renewal; renewed every third of it. Past it a running run is `abandoned`."""
+
+TrainingStatus = Literal["running", "completed", "failed", "interrupted"]
+TelemetryStatus = Literal["pending", "complete", "degraded", "failed", "unavailable"]
+TelemetryReason = Literal[
+    "finalization_warning",
+    "finalization_error",
+    "finalize_timeout",
+    "aggregator_died",
+    "aggregator_unresponsive",
+    "aggregator_unreachable",
+    "disabled",
+    "history_disabled",
+    "storage_full",
+    "rows_dropped",
+]
+
+
+class Lifecycle(msgspec.Struct, frozen=True):
+    started_at: str
+    training_started_at: str | None = None
+    training_ended_at: str | None = None
+    finalized_at: str | None = None
+
+
+class NodeOutcome(msgspec.Struct, frozen=True):
+    node_rank: int
+    """The node index."""
+    exit_code: int | None
+    signal: str | None
+    why: str | None = None
+    """Where the node never reported: what is known instead."""
+
+
+class TrainingOutcome(msgspec.Struct, frozen=True):
+    exit_code: int | None = None
+    signal: str | None = None
+    attempts: int = 1
+    nodes: tuple[NodeOutcome, ...] = ()
+    failure_sentence: str | None = None
+
+
+class Topology(msgspec.Struct, frozen=True):
+    nnodes: int
+    nproc_per_node: int
+    world_size: int
+
+
+class MissingRank(msgspec.Struct, frozen=True):
+    rank: int
+    last_step: int
+    last_seen_at: str | None
+    why: str
+
+
+class RecordCounts(msgspec.Struct, frozen=True):
+    received: int = 0
+    stored: int = 0
+    """Excludes `salvaged`."""
+    dropped: int = 0
+    salvaged: int = 0
+
+
+class TelemetryFacts(msgspec.Struct, frozen=True):
+    status: TelemetryStatus
+    reason: TelemetryReason | None
+    ranks_expected: int
+    ranks_finished: tuple[int, ...] = ()
+    ranks_missing: tuple[MissingRank, ...] = ()
+    records: RecordCounts = RecordCounts()
+    frames_rejected: int = 0
+    authenticated: bool = True
+
+
+class LeaseHolder(msgspec.Struct, frozen=True):
+    host: str
+    pid: int
+    start_ticks: int
+
+
+class Lease(msgspec.Struct, frozen=True):
+    holder: LeaseHolder
+    expires_at: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    schema_version: int
+    run_name: str
+    run_id: str
+    created_at: str
+    updated_at: str
+    status: TrainingStatus
+    lifecycle: Lifecycle
+    training: TrainingOutcome
+    topology: Topology
+    telemetry_status: TelemetryStatus
+    telemetry_reason: TelemetryReason | None
+    telemetry: TelemetryFacts
+    aggregator_exit_code: int | None = None
+    artifacts: dict[str, str] = {}
+    lease: Lease | None = None
+
+
+def rfc3339(wall_ns: int) -> str:
+    """A wall-clock time in nanoseconds as RFC 3339 UTC with microseconds."""
+    seconds, nanos = divmod(wall_ns, 1_000_000_000)
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{nanos // 1000:06d}Z"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`, mode 0600: a reader sees the old file or the new one, also if we are killed here.
+
+    Raises:
+        OSError: as the file system says; the old file is untouched and no temporary one is left.
+    """
+    fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def encode_json(document: Any) -> bytes:
+    """Any of our documents as indented JSON with a newline at its end."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def write_manifest(run_dir: Path, manifest: Manifest) -> None:
+    """Raises OSError as `write_atomically`."""
+    write_atomically(run_dir / FILE_NAME, encode_json(manifest))
+
+
+def read_manifest(run_dir: Path) -> Manifest:
+    """Raises StoreError with one line that names the file if it is missing, damaged or of another form."""
+    path = run_dir / FILE_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreError(f"{path} is damaged: {error}") from None

@@ -1,0 +1,1 @@
+"""Facts and stored measurements to `final_summary` and `failure_report`."""

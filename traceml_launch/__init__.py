@@ -1,0 +1,1 @@
+"""Supervises torchrun on one node: captures its streams, holds its ranks' recorders, reports its end."""

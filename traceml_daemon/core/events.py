@@ -35,14 +35,17 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True)
 class NodeJoined:
+    """Its launcher connected, or connected again. A shell that a launcher started may say so of that launcher at once."""
+
     node_index: int
     is_owner: bool
     local_world_size: int
+    """0 where the launcher does not know yet (`--nproc-per-node auto`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """Its launcher's connection is gone without a `NodeEnded`."""
+    """Its launcher's connection is gone, or its process is. After a final `NodeEnded` this means nothing."""
 
     node_index: int
 
@@ -105,11 +108,13 @@ class RankFinished:
     incarnation: Incarnation
     exit_code: int | None = None
     has_error: bool = False
+    is_complete: bool = True
+    """Every record that it ever made has arrived. False: say it again once that is so, and a settle window is saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankDropped:
-    """Its connection is gone and no marker came."""
+    """Its connection is gone, before or after its marker: a closed connection carries no more telemetry."""
 
     incarnation: Incarnation
 
@@ -194,6 +199,8 @@ class EndTraining:
     """Training has ended: write the manifest at once, telemetry still pending. Issued exactly once, before SealRun."""
 
     verdict: TrainingVerdict
+    ended_s: float
+    """When it ended, on the shell's clock: the loss of the owner's launcher lies before the moment of this command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +215,8 @@ class SealRun:
     """No more telemetry is taken: close the database and write the reports. Issued exactly once."""
 
     reason: SealReason
+    verdict: TrainingVerdict
+    """As in `EndTraining`, with what nodes and ranks said since."""
     finished: tuple[int, ...]
     missing: tuple[RankMissing, ...] = ()
     deadline_s: float = field(default=float("inf"))

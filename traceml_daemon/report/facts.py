@@ -29,6 +29,8 @@ class AttemptFacts:
     first_at_ns: int | None
     last_at_ns: int | None
     """First and last sign of life at the daemon."""
+    started_ns: int | None = None
+    """When its process started, as its launcher said."""
     records: RecordCounts
     error: RankError | None = None
     thread_error: RankError | None = None
@@ -53,4 +55,6 @@ class RunFacts:
     attempts: tuple[AttemptFacts, ...]
     """Every incarnation of every rank, any order."""
     telemetry: TelemetryFacts
+    warnings: tuple[str, ...] = ()
+    """What the core said by `WarnOnce`, and other sentences for `finalization_warning.json`."""
     is_provisional: bool = False

@@ -30,7 +30,7 @@ class LaunchConfig:
 
     target: Target
     torchrun_options: tuple[str, ...] = ()
-    """Options for torchrun in its own spelling, those of ours that it shares included; no target among them."""
+    """Options that are torchrun's alone, as the user spelled them; neither counts and addresses nor the target."""
 
     nproc_per_node: str = "1"
     """As given: a number, `gpu`, `cpu`, `auto` or another device's name."""
@@ -98,11 +98,16 @@ class LaunchConfig:
         return self.nnodes_max > 1
 
     @property
+    def is_port_required(self) -> bool:
+        """Whether only this port will do: others were told of it."""
+        return self.is_port_explicit or self.is_multi_node
+
+    @property
     def role(self) -> Role:
         """Whether this launcher owns the run: its folder, its daemon, its manifest.
 
-        `contender`: a dynamic rendezvous without a node rank, or an unknown one; the first to bind the aggregator's port
-        on a local address owns the run.
+        `contender`: a dynamic rendezvous without a node rank; the first to bind the aggregator's port on a local
+        address owns the run.
         """
         if not self.is_multi_node:
             return "owner"

@@ -35,7 +35,7 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True)
 class NodeJoined:
-    """Its launcher connected, or connected again. A shell that a launcher started may say so of that launcher at once."""
+    """Its launcher connected, or connected again. A shell that a launcher started may say so of it at once."""
 
     node_index: int
     is_owner: bool

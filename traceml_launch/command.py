@@ -1,4 +1,4 @@
-"""Pure: a launch and the names of its sockets and descriptors in; command lines and environments of its children out."""
+"""Pure: a launch and the names of sockets and descriptors in; command lines and environments of the children out."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from traceml_client.protocol import launch
-from traceml_client.protocol.errors import ConfigError, StoreError
+from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.manifest import read_manifest
 from traceml_client.protocol.node import NodeReport
 from traceml_launch.config import LaunchConfig

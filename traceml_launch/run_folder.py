@@ -72,6 +72,8 @@ def reserve(config: LaunchConfig, *, holder: manifest.LeaseHolder, now_ns: int) 
             if _move_into_place(staged, run_dir):
                 return RunFolder(run_name=run_name, run_id=run_id, run_dir=run_dir, made=made, replaced=replaced)
             _put_back(replaced, run_dir)
+        if config.is_run_name_explicit:
+            raise refusal(config, state_of(config.logs_dir / config.run_name, now_ns=now_ns))
         raise ConfigError(f"--run-name {config.run_name}: {config.logs_dir} holds too many runs of that name")
     except OSError as error:
         _undo(staged, made)

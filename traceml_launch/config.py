@@ -88,6 +88,8 @@ class LaunchConfig:
     """`--disable-traceml`: plain torchrun under the same supervision, no telemetry at all."""
     on_missing_aggregator: Literal["warn", "raise"] = "warn"
     overwrite: bool = False
+    notices: tuple[str, ...] = ()
+    """Sentences to print once the run's folder is reserved: what was derived, what was taken from behind SCRIPT."""
     is_quiet: bool = False
     """Silences our own lines except errors."""
     has_color: bool = True

@@ -40,8 +40,8 @@ class Surroundings:
     """Standard error is one."""
 
 
-def build(line: CommandLine, around: Surroundings) -> tuple[LaunchConfig, list[str]]:
-    """Return the launch, and the sentences that say what was derived and what was taken from behind SCRIPT.
+def build(line: CommandLine, around: Surroundings) -> LaunchConfig:
+    """Return the launch that the user asked for.
 
     Raises:
         ConfigError: one line that names the option, variable or file. A token file is not read here.
@@ -53,7 +53,7 @@ def build(line: CommandLine, around: Surroundings) -> tuple[LaunchConfig, list[s
     run_name, is_explicit = _run_name(layers, placement, around.new_run_name)
     grace_s = layers.get("grace-sec", float)
     shutdown_timeout_s = _shutdown_timeout_s(layers, grace_s)
-    config = LaunchConfig(
+    return LaunchConfig(
         target=_target(layers, target),
         torchrun_options=_torchrun_options(layers, grace_s, shutdown_timeout_s),
         run_name=run_name,
@@ -67,8 +67,8 @@ def build(line: CommandLine, around: Surroundings) -> tuple[LaunchConfig, list[s
         **dataclasses.asdict(placement),
         **_aggregator(layers, placement),
         **_recording(layers),
+        notices=_notices(layers),
     )
-    return config, _sentences(layers)
 
 
 def token_file(line: CommandLine, around: Surroundings) -> tuple[str, Path] | None:
@@ -164,11 +164,11 @@ def _seconds(layers: Layers, key: str, default: float) -> float:
     return default if value is None else value
 
 
-def _sentences(layers: Layers) -> list[str]:
-    sentences = []
+def _notices(layers: Layers) -> tuple[str, ...]:
+    notices = []
     if layers.derived:
-        sentences.append(f"From {layers.job.scheduler}: {', '.join(layers.derived)}")
+        notices.append(f"From {layers.job.scheduler}: {', '.join(layers.derived)}")
     if layers.line.taken_behind_script:
         taken = " ".join(layers.line.taken_behind_script)
-        sentences.append(f"Taken from behind the script as options of ours: {taken} (behind -- all is the script's)")
-    return sentences
+        notices.append(f"Taken from behind the script as options of ours: {taken} (behind -- all is the script's)")
+    return tuple(notices)

@@ -37,6 +37,11 @@ def option_variable(option: str) -> str:
     return "TRACEML_" + option.lstrip("-").replace("-", "_").upper()
 
 
+def set_default(name: str, value: str) -> None:
+    """Set a variable for this process and its children, unless it is set already."""
+    os.environ.setdefault(name, value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnvironment:
     """What torchrun (or plain Python) and we told this process about itself."""

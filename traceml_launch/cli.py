@@ -1,0 +1,64 @@
+"""The front door: `traceml` with its commands, and `traceml-launch`, which is `traceml run`.
+
+`run` is taken before anything else is imported: what it costs is time that training has not started yet.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from traceml_client.protocol.errors import ConfigError
+from traceml_launch.options import suggestion
+
+EXIT_USAGE = 2
+COMMANDS = ("run", "serve", "demo")
+LATER_COMMANDS = ("status", "view", "compare", "diagnose", "verify", "stacks", "explain", "prune")
+
+
+def main() -> int:
+    """`traceml`: returns the exit code of the command."""
+    words = sys.argv[1:]
+    if words and words[0] == "run":
+        return run_command(words[1:])
+    if words and words[0] == "serve":
+        return _serve(words[1:])
+    if words and words[0] in LATER_COMMANDS:
+        return _refuse("traceml", f"the command {words[0]} is not in this version of TraceML")
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        return _refuse("traceml", f"unknown command {words[0]}{suggestion(words[0], [*COMMANDS, *LATER_COMMANDS])}")
+    front_door = importlib.import_module("traceml_launch.front_door")
+    return int(front_door.open_with(words))
+
+
+def run_main() -> int:
+    """`traceml-launch`."""
+    return run_command(sys.argv[1:])
+
+
+def run_command(words: Sequence[str]) -> int:
+    """`traceml run`: returns training's exit code, or 2 with one line where the usage is wrong."""
+    from traceml_launch import preparation
+
+    try:
+        config = preparation.prepare(words)
+        if config is None:
+            return 0
+        from traceml_launch import supervise
+
+        return supervise.run(config)
+    except ConfigError as error:
+        return _refuse("traceml run", str(error))
+
+
+def _serve(words: Sequence[str]) -> int:
+    from traceml_daemon import cli as daemon_cli
+
+    sys.argv[:] = ["traceml serve", *words]
+    return int(daemon_cli.serve_main() or 0)
+
+
+def _refuse(command: str, sentence: str) -> int:
+    print(f"{command}: {sentence}", file=sys.stderr)
+    return EXIT_USAGE

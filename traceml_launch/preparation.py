@@ -1,0 +1,86 @@
+"""From the words behind `traceml run` to a `LaunchConfig`: the part that looks at this machine and moment."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from traceml_client.protocol import environ
+from traceml_client.protocol.errors import ConfigError
+from traceml_launch import arguments, settings, toml_file
+from traceml_launch.config import LaunchConfig
+
+PROBE_S = 20.0
+"""For another interpreter to say whether it has our client; longer than a cold start from a network disk takes."""
+
+
+def prepare(words: Sequence[str]) -> LaunchConfig | None:
+    """Return the launch, or null after printing the help.
+
+    Raises:
+        ConfigError: one line that names the option, variable or file.
+    """
+    line = arguments.split(words)
+    if line.is_help_wanted:
+        from traceml_launch import help_text
+
+        sys.stdout.write(help_text.run_help(width=min(shutil.get_terminal_size().columns, 120)))
+        return None
+    folder = Path.cwd()
+    around = settings.Surroundings(
+        environ=environ.snapshot(),
+        file=toml_file.read(folder),
+        folder=folder,
+        num_cpus=len(os.sched_getaffinity(0)),
+        new_run_name=new_run_name(),
+        is_terminal=sys.stderr.isatty(),
+    )
+    config = settings.build(line, around)
+    named = settings.token_file(line, around)
+    if named is not None:
+        config = dataclasses.replace(config, token=read_token(named[1], source=named[0]))
+    return _without_telemetry_where_the_ranks_lack_us(config, around.environ)
+
+
+def new_run_name() -> str:
+    """Time and a random id: sorts by age, and two launches of one second do not meet."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+
+
+def read_token(path: Path, *, source: str) -> str:
+    """The secret in the file, without blanks at its ends.
+
+    Raises:
+        ConfigError: it cannot be read or is empty.
+    """
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(f"{source}: {path} cannot be read: {reason}") from None
+    if not token:
+        raise ConfigError(f"{source}: {path} is empty")
+    return token
+
+
+def _without_telemetry_where_the_ranks_lack_us(config: LaunchConfig, variables: Mapping[str, str]) -> LaunchConfig:
+    """torchrun starts workers with PYTHON_EXEC where it is set; one without our client could not even train."""
+    python = variables.get("PYTHON_EXEC", "")
+    if not python or python == sys.executable or config.is_disabled:
+        return config
+    try:
+        probe = subprocess.run([python, "-c", "import traceml_client.worker"], capture_output=True, timeout=PROBE_S)
+        has_client = probe.returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        has_client = False
+    if has_client:
+        return config
+    notice = f"PYTHON_EXEC={python} has no traceml_client: training runs without telemetry (install it there)"
+    return dataclasses.replace(config, is_disabled=True, notices=(*config.notices, notice))

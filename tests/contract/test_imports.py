@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.contract.tree import ROOT
+
 HEAVY = ("torch", "asyncio", "psutil", "uvloop", "aiosqlite", "numpy", "typer", "sqlite3")
 
 ALLOWED = {

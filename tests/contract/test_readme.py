@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
+from tests.contract.tree import ROOT
 from traceml_client.protocol import environ
 from traceml_launch.options import OPTIONS
-
-from tests.contract.tree import ROOT
 
 README = (ROOT / "README.md").read_text()
 

@@ -15,7 +15,7 @@ RENDEZVOUS_OPTIONS = ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--stand
 """Any of these, as an option or as PET_*, says how the workers meet; then we say nothing."""
 _TARGET_SWITCHES = ("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH")
 """torchrun would read them for our worker; they were meant for the user's script, and are in `Target` already."""
-_SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+_SHUTDOWN_TIMEOUTS = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "PET_SHUTDOWN_TIMEOUT")
 
 
 def torchrun_argv(
@@ -48,7 +48,8 @@ def torchrun_environment(
         if name in result:
             result[name] = "0"
     if config.grace_s is not None:
-        result[_SHUTDOWN_TIMEOUT] = str(int(config.shutdown_timeout_s))
+        for name in _SHUTDOWN_TIMEOUTS:
+            result[name] = str(int(config.shutdown_timeout_s))
     return result
 
 

@@ -54,6 +54,13 @@ def first_host(node_list: str) -> str:
     return host
 
 
+def host_of(endpoint: str) -> str:
+    """The host of HOST:PORT: `[::1]:29400` -> `::1`; a bare host stays."""
+    if endpoint.startswith("["):
+        return endpoint[1:].partition("]")[0]
+    return endpoint.rpartition(":")[0] if endpoint.count(":") == 1 else endpoint
+
+
 def _slurm(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     if not environ.get("SLURM_JOB_ID") or not _has_one_task_per_node(environ):
         return {}
@@ -106,9 +113,9 @@ def _kubeflow(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 
 def _job_of_host(endpoint: str) -> str:
     """The job's name in the name of its first pod; empty for an address, `localhost` or nothing."""
-    host = endpoint.rsplit(":", 1)[0] if endpoint.count(":") == 1 else endpoint
+    host = host_of(endpoint)
     try:
-        ipaddress.ip_address(host.strip("[]"))
+        ipaddress.ip_address(host)
     except ValueError:
         label = host.split(".", 1)[0]
         return "" if label in ("", "localhost") else _POD_ORDINAL.sub("", label)

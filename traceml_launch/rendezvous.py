@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceml_client.protocol.errors import ConfigError
+from traceml_launch.job_environment import host_of
 from traceml_launch.layers import Layers
 
 DEFAULT_MASTER_ADDR = "127.0.0.1"
@@ -34,7 +35,7 @@ def place(layers: Layers, *, num_cpus: int) -> Placement:
     is_dynamic = _is_dynamic(layers)
     if nnodes_min != nnodes_max and not is_dynamic:
         raise ConfigError(f"--nnodes {nnodes_min}:{nnodes_max} needs a rendezvous backend, such as --rdzv-backend c10d")
-    endpoint_host = _host_of(layers.torchrun("--rdzv-endpoint"))
+    endpoint_host = host_of(layers.torchrun("--rdzv-endpoint"))
     is_static_multi_node = nnodes_max > 1 and not is_dynamic
     return Placement(
         nproc_per_node=nproc_per_node,
@@ -79,10 +80,3 @@ def _node_rank(layers: Layers, nnodes_max: int, *, is_dynamic: bool) -> int | No
             f"{source}: {node_rank} is out of range: with --nnodes {nnodes_max} it is 0 to {nnodes_max - 1}"
         )
     return node_rank
-
-
-def _host_of(endpoint: str) -> str:
-    """`[::1]:29400` -> `::1`; a bare host stays."""
-    if endpoint.startswith("["):
-        return endpoint[1:].partition("]")[0]
-    return endpoint.rpartition(":")[0] if endpoint.count(":") == 1 else endpoint

@@ -17,6 +17,8 @@ AGGREGATOR_HOST = "TRACEML_AGGREGATOR_HOST"
 AGGREGATOR_PORT = "TRACEML_AGGREGATOR_PORT"
 RUN_NAME = "TRACEML_RUN_NAME"
 TRACE_MAX_STEPS = "TRACEML_TRACE_MAX_STEPS"
+RANK_PROCESS = "TRACEML_RANK_PROCESS"
+"""pid:start_ticks of the process that `init()` measures; its children inherit it and so know that they are not it."""
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 DEFAULT_AGGREGATOR_PORT = 29765
@@ -30,6 +32,11 @@ def snapshot() -> dict[str, str]:
 def forget_token() -> None:
     """Take the token out of this process's environment, so that a script that prints it prints no secret."""
     os.environ.pop(TOKEN, None)
+
+
+def mark_rank_process(identity: str) -> None:
+    """Tell the processes that this one will start that they are not the rank."""
+    os.environ[RANK_PROCESS] = identity
 
 
 def option_variable(option: str) -> str:
@@ -60,6 +67,8 @@ class RankEnvironment:
     token: str
     run_name: str
     trace_max_steps: int | None
+    rank_process: str | None
+    """Set: some ancestor (or this process) is measured already."""
 
     @classmethod
     def parse(cls, environ: Mapping[str, str]) -> RankEnvironment:
@@ -86,6 +95,7 @@ class RankEnvironment:
             token=environ.get(TOKEN, ""),
             run_name=environ.get(RUN_NAME, ""),
             trace_max_steps=None if max_steps < 0 else max_steps,
+            rank_process=environ.get(RANK_PROCESS) or None,
         )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from traceml_client.protocol import environ as names
 from traceml_launch.config import LaunchConfig, Target
 
+_PYTHON_MODULE = ("-P", "-m")
+"""Without the working directory on `sys.path`: a user's own `queue.py` there is for the script, not for us."""
 TORCHRUN_MODULE = "torch.distributed.run"
 WORKER_MODULE = "traceml_client.worker"
 DAEMON_MODULE = "traceml_daemon"
@@ -28,7 +30,7 @@ def torchrun_argv(
         worker_file: path of traceml_client/worker.py; used where torchrun takes nothing but a path (`--run-path`).
         run_name: the name that was reserved, for a rendezvous of one node.
     """
-    argv = [python, "-m", TORCHRUN_MODULE, *_placement(config, environ, run_name), *config.torchrun_options]
+    argv = [python, *_PYTHON_MODULE, TORCHRUN_MODULE, *_placement(config, environ, run_name), *config.torchrun_options]
     if config.is_disabled:
         return [*argv, *_plain_target(config.target)]
     if "--run-path" in config.torchrun_options:
@@ -55,7 +57,13 @@ def torchrun_environment(
 
 def daemon_argv(*, python: str, config_fd: int, ready_fd: int) -> list[str]:
     """The owner's daemon; what it shall do comes through `config_fd`, so that no secret stands here."""
-    return [python, "-m", DAEMON_MODULE, "supervise", "--config-fd", str(config_fd), "--ready-fd", str(ready_fd)]
+    fds = ("--config-fd", str(config_fd), "--ready-fd", str(ready_fd))
+    return [python, *_PYTHON_MODULE, DAEMON_MODULE, "supervise", *fds]
+
+
+def finalize_argv(*, python: str, run_dir: str) -> list[str]:
+    """What makes the reports of a run whose daemon is gone."""
+    return [python, *_PYTHON_MODULE, DAEMON_MODULE, "finalize", run_dir]
 
 
 def daemon_environment(*, environ: Mapping[str, str], run_id: str) -> dict[str, str]:

@@ -51,6 +51,11 @@ def markdown_table() -> str:
         f"| {option.meaning} |"
         for option in documented()
     ]
+    rows += [
+        f"| {_spellings(option)} | `{option.variable}` | | not in this version: {option.meaning} |"
+        for option in OPTIONS
+        if option not in documented()
+    ]
     return "\n".join(rows) + "\n"
 
 

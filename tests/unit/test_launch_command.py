@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from traceml_launch.command import daemon_argv, daemon_environment, torchrun_argv, torchrun_environment
+from traceml_launch.command import daemon_argv, daemon_environment, finalize_argv, torchrun_argv, torchrun_environment
 from traceml_launch.config import LaunchConfig, Target
 
-TORCHRUN = "py -m torch.distributed.run"
+TORCHRUN = "py -P -m torch.distributed.run"
 ALONE = "--rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-id r"
 
 
@@ -96,9 +96,13 @@ def test_a_deadline_reaches_torchrun_by_its_variables(given: dict[str, str], var
     assert result[variable] == "13"
 
 
+def test_the_offline_finalizer_gets_the_folder() -> None:
+    assert finalize_argv(python="py", run_dir="/l/r") == ["py", "-P", "-m", "traceml_daemon", "finalize", "/l/r"]
+
+
 def test_the_daemon_has_no_secret_on_its_command_line_and_in_its_environment() -> None:
     assert daemon_argv(python="py", config_fd=5, ready_fd=6) == [
-        "py", "-m", "traceml_daemon", "supervise", "--config-fd", "5", "--ready-fd", "6",
+        "py", "-P", "-m", "traceml_daemon", "supervise", "--config-fd", "5", "--ready-fd", "6",
     ]  # fmt: skip
     given = {"PATH": "/bin", "TRACEML_TOKEN": "secret", "TRACEML_HANDOVER": "/outer"}
     assert daemon_environment(environ=given, run_id="id") == {"PATH": "/bin", "TRACEML_RUN_NONCE": "id"}

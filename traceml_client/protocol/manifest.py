@@ -76,11 +76,17 @@ class MissingRank(msgspec.Struct, frozen=True):
 
 
 class RecordCounts(msgspec.Struct, frozen=True):
+    """Step records by what became of them; received = stored + salvaged + what the daemon itself had to drop."""
+
     received: int = 0
     stored: int = 0
     """Excludes `salvaged`."""
     dropped: int = 0
+    """Discarded by the rank (its ring was full) or by the daemon (its disk was)."""
     salvaged: int = 0
+    """Handed in by the launcher after the rank's death."""
+    samples_dropped: int = 0
+    """Of the other stream: process and memory samples."""
 
 
 class TelemetryFacts(msgspec.Struct, frozen=True):

@@ -1,0 +1,145 @@
+"""One peer's TCP connection: bytes to messages on the loop's own callbacks, no task and no await per frame.
+
+All connections read into one shared buffer; whole frames are decoded in place and handed to the connection's peer: it
+is a stranger until its hello is accepted, then a rank or a node. What breaks the wire rules ends the connection and is
+counted; it never gets further than this file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from traceml_client.protocol.codec import decode_to_daemon, encode
+from traceml_client.protocol.errors import FrameTooLarge, RemoteProtocolError
+from traceml_client.protocol.frames import MAX_FRAME_BYTES, FrameReader
+from traceml_client.protocol.messages import FromDaemon, ToDaemon
+from traceml_daemon.errors import NotAdmitted
+
+if TYPE_CHECKING:
+    from traceml_daemon.server import Server
+
+MAX_HELLO_BYTES: Final = 4096
+"""What a stranger may send at once; a hello is 300 bytes."""
+MAX_UNREAD_BYTES: Final = 256 << 10
+"""Answers that a peer leaves unread before it is cut off: 20,000 acknowledgements."""
+_KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3))
+"""A host that is gone is known in 11 s; one whose processes are stopped still answers."""
+
+
+class Peer(Protocol):
+    """Who is at the other end."""
+
+    def receive(self, message: ToDaemon) -> None:
+        """Take one message. Raises RemoteProtocolError if it is not this peer's turn to send it."""
+        ...
+
+    def lost(self) -> None:
+        """The connection is closed; called once."""
+        ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One accepted socket."""
+
+    def __init__(self, server: Server) -> None:
+        self.address = "?"
+        self.peer: Peer | None = None
+        self.is_closed = False
+        self._server = server
+        self._buffer = server.receive_buffer
+        self._frames = FrameReader(max_frame_bytes=MAX_HELLO_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._is_paused = False
+
+    # --- called by the loop ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=MAX_UNREAD_BYTES)
+        name = transport.get_extra_info("peername")
+        self.address = str(name[0]) if name else "?"
+        _watch_host(transport.get_extra_info("socket"))
+        self._server.greet(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        peer = self.peer
+        try:
+            for payload in self._frames.feed(self._buffer[:nbytes]):
+                if self.is_closed or peer is None:
+                    return
+                peer.receive(decode_to_daemon(payload))
+        except FrameTooLarge as error:
+            self.reject("frame_too_large", str(error))
+        except RemoteProtocolError as error:
+            self.reject("bad_frame", str(error))
+        except NotAdmitted as error:
+            self.reject(error.reason, error.detail)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._frames.num_pending_bytes:
+            self._server.rejections.count(self.address, "half_frame")
+        self.is_closed = True
+        self._server.forget(self)
+        if self.peer is not None:
+            self.peer.lost()
+
+    def pause_writing(self) -> None:
+        """The loop says that the peer does not read what we answer."""
+        self.reject("does_not_read", "too many answers are unread")
+
+    # --- called by the daemon -------------------------------------------------------------------------------------
+
+    def send(self, message: FromDaemon) -> None:
+        if not self.is_closed and self._transport is not None:
+            self._transport.write(encode(message))
+
+    def admit(self, peer: Peer) -> None:
+        """The stranger has become a member of a run."""
+        self.peer = peer
+        self._frames.max_frame_bytes = MAX_FRAME_BYTES
+
+    def pause(self) -> None:
+        """Read no more until `resume`; the kernel's buffers then hold the peer back."""
+        if not self._is_paused and not self.is_closed and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._is_paused and not self.is_closed and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def reject(self, reason: str, detail: str) -> None:
+        """The peer broke the rules: count it and cut it off."""
+        self._server.rejections.count(self.address, reason, detail)
+        self.abort()
+
+    def close(self) -> None:
+        """Send what was written, then close; nothing more is read."""
+        self.is_closed = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.is_closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _watch_host(connected: socket.socket | None) -> None:
+    if connected is None:
+        return
+    with contextlib.suppress(OSError):
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, seconds in _KEEPALIVE:
+            connected.setsockopt(socket.IPPROTO_TCP, option, seconds)

@@ -1,0 +1,64 @@
+"""The way to the reports: on a thread that can be left behind, and imported only when there is one to make."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from traceml_daemon.errors import ReportError
+from traceml_daemon.report.facts import RunFacts
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """What the terminal and the manifest say of a failure; empty after success."""
+
+    failure_lines: tuple[str, ...] = ()
+    failure_sentence: str | None = None
+
+
+def write_reports(run_dir: Path, facts: RunFacts, has_history: bool) -> Reported:
+    """Write final_summary and failure_report as this run asks for them. Blocks.
+
+    Raises:
+        ReportError: one of them could not be made or written.
+    """
+    raise ReportError("not there yet")
+
+
+async def in_thread(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Await `work` on a thread of its own. If this is cancelled, the thread goes on and its result is nobody's.
+
+    Unlike a pool's threads it is a daemon thread: a report that hangs on a dead disk cannot keep the process alive.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_T] = loop.create_future()
+
+    def settle(result: _T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = work(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - handed over to whoever awaits it
+            failure = error
+        try:
+            loop.call_soon_threadsafe(settle, result, failure)
+        except RuntimeError:  # the loop is closed: nobody awaits it any more
+            return
+
+    threading.Thread(target=run, name="report", daemon=True).start()
+    return await future

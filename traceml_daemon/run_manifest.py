@@ -1,0 +1,131 @@
+"""A run's manifest while its daemon lives: the current value, its lease, and the order of its writes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from traceml_client.protocol import launch, manifest
+from traceml_client.protocol.manifest import Lease, LeaseHolder, Lifecycle, Manifest, rfc3339
+from traceml_daemon.clock import Clock, Timer
+from traceml_daemon.config import RunConfig
+from traceml_daemon.run_files import RunFiles
+
+RENEW_S: Final = manifest.LEASE_S / 3
+_FIXED_ARTIFACTS: Final = {
+    "final_summary_json": "final_summary.json",
+    "final_summary_txt": "final_summary.txt",
+    "final_summary_html": "final_summary.html",
+    "failure_report_json": "failure_report.json",
+    "failure_report_txt": "failure_report.txt",
+    "telemetry_database": launch.DATABASE_FILE,
+    "aggregator_stderr": launch.AGGREGATOR_STDERR_FILE,
+    "finalization_warning": f"{launch.AGGREGATOR_DIR}/finalization_warning.json",
+    "finalization_error": f"{launch.AGGREGATOR_DIR}/finalization_error.json",
+}
+_FINAL_REPORTS: Final = frozenset(name for name in _FIXED_ARTIFACTS if name.startswith(("final_summary", "failure")))
+_NODE_ARTIFACTS: Final = {
+    "stdout": launch.TRAINING_STDOUT_FILE,
+    "stderr": launch.TRAINING_STDERR_FILE,
+    "report": launch.NODE_FILE,
+}
+
+
+class RunManifest:
+    """The one writer of `manifest.json`. Every change is on its way to the disk when `update` returns."""
+
+    def __init__(self, config: RunConfig, files: RunFiles, clock: Clock, holder: LeaseHolder) -> None:
+        self._files = files
+        self._clock = clock
+        self._holder = holder
+        self._renewal: Timer | None = None
+        world_size = config.nnodes * config.nproc_per_node
+        created = rfc3339(config.created_ns)
+        self.current = Manifest(
+            schema_version=manifest.MANIFEST_SCHEMA_VERSION,
+            run_name=config.run_name,
+            run_id=config.run_id,
+            created_at=created,
+            updated_at=created,
+            status="running",
+            lifecycle=Lifecycle(started_at=created),
+            training=manifest.TrainingOutcome(),
+            topology=manifest.Topology(
+                nnodes=config.nnodes, nproc_per_node=config.nproc_per_node, world_size=world_size
+            ),
+            telemetry_status="pending",
+            telemetry_reason=None,
+            telemetry=manifest.TelemetryFacts(
+                status="pending", reason=None, ranks_expected=world_size, authenticated=bool(config.token)
+            ),
+        )
+
+    def update(self, **changes: Any) -> None:
+        """Write it with these fields changed, and the lease renewed."""
+        now_ns = self._clock.wall_ns()
+        lease = Lease(holder=self._holder, expires_at=rfc3339(now_ns + int(manifest.LEASE_S * 1e9)))
+        self._write(msgspec.structs.replace(self.current, updated_at=rfc3339(now_ns), lease=lease, **changes))
+
+    def lifecycle_with(self, **changes: Any) -> Lifecycle:
+        return msgspec.structs.replace(self.current.lifecycle, **changes)
+
+    def finish(self, **changes: Any) -> None:
+        """The last write of this daemon: nobody holds the run any longer."""
+        self.stop_renewing()
+        now_ns = self._clock.wall_ns()
+        self._write(msgspec.structs.replace(self.current, updated_at=rfc3339(now_ns), lease=None, **changes))
+
+    def keep_renewing(self) -> None:
+        """Renew the lease every third of its life until `finish`."""
+        self._renewal = self._clock.call_at(self._clock.now_s() + RENEW_S, self._renew)
+
+    def stop_renewing(self) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+            self._renewal = None
+
+    def _renew(self) -> None:
+        self.update()
+        self.keep_renewing()
+
+    def _write(self, document: Manifest) -> None:
+        self.current = document
+        self._files.submit(write_with_artifacts, self._files.run_dir, document)
+
+
+def write_with_artifacts(run_dir: Path, document: Manifest) -> None:
+    """Write a manifest that lists the files which are there now. Blocks. Raises OSError."""
+    artifacts = find_artifacts(run_dir, is_pending=document.telemetry_status == "pending")
+    manifest.write_manifest(run_dir, msgspec.structs.replace(document, artifacts=artifacts))
+
+
+def find_artifacts(run_dir: Path, *, is_pending: bool) -> dict[str, str]:
+    """Name to relative path of what exists. While telemetry is pending a report is provisional and not listed."""
+    found = {
+        name: path
+        for name, path in _FIXED_ARTIFACTS.items()
+        if not (is_pending and name in _FINAL_REPORTS) and (run_dir / path).is_file()
+    }
+    for node_dir in sorted((run_dir / "nodes").glob("node_*")):
+        for kind, name in _NODE_ARTIFACTS.items():
+            if (node_dir / name).is_file():
+                found[f"{node_dir.name}_{kind}"] = f"nodes/{node_dir.name}/{name}"
+    return found
+
+
+def lease_holder() -> LeaseHolder:
+    """This process."""
+    return LeaseHolder(host=socket.gethostname(), pid=os.getpid(), start_ticks=start_ticks(os.getpid()))
+
+
+def start_ticks(pid: int) -> int:
+    """Field 22 of /proc/PID/stat; 0 where there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        return int(stat[stat.rindex(b")") + 2 :].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -5,7 +5,6 @@ The order is the order of the help. Options of torchrun that are passed through 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -208,5 +207,7 @@ def documented() -> list[Option]:
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """`; did you mean X?` for the nearest of the known words, else nothing."""
+    import difflib  # only those who mistype pay for it
+
     nearest = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"; did you mean {nearest[0]}?" if nearest else ""

@@ -14,7 +14,7 @@ from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.manifest import read_manifest
 from traceml_client.protocol.node import NodeReport
 from traceml_launch.config import LaunchConfig
-from traceml_launch.run_folder import MAX_SUFFIX, make_dirs, refusal, state_of
+from traceml_launch.run_folder import MAX_SUFFIX, check_writable, make_dirs, refusal, state_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,9 @@ def check_joinable(config: LaunchConfig, *, now_ns: int) -> None:
     """Refuse early what cannot be joined: the name of a run that is over, where the user chose that name.
 
     Raises:
-        ConfigError: one line that names the option.
+        ConfigError: so it is, or the logs folder cannot be written; one line that names the option.
     """
+    check_writable(config.logs_dir)
     if not config.is_run_name_explicit or config.overwrite:
         return
     run_dir = config.logs_dir / config.run_name

@@ -117,6 +117,20 @@ def make_dirs(path: Path, *, option: str) -> tuple[Path, ...]:
     return tuple(made)
 
 
+def check_writable(logs_dir: Path) -> None:
+    """Make the logs folder and see whether something can be put into it; it stays, for others may be about to use it.
+
+    Raises:
+        ConfigError: neither, or only the first.
+    """
+    made = make_dirs(logs_dir, option="--logs-dir")
+    try:
+        Path(tempfile.mkdtemp(prefix=".writable-", dir=logs_dir)).rmdir()
+    except OSError as error:
+        remove_empty(made)
+        raise ConfigError(f"--logs-dir {logs_dir} is not writable: {error.strerror}") from None
+
+
 def remove_empty(folders: tuple[Path, ...] | list[Path]) -> None:
     """Remove those of our own folders, innermost first, that nobody has put anything into."""
     for folder in reversed(folders):

@@ -152,6 +152,8 @@ def test_a_logs_folder_that_cannot_be_made_is_named_and_nothing_is_left(tmp_path
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"^--logs-dir .* is not writable: "):
         take(launch(tmp_path / logs_dir))
+    with pytest.raises(ConfigError, match=r"^--logs-dir .* is not writable: "):
+        peer_folder.check_joinable(launch(tmp_path / logs_dir), now_ns=NOW_NS)
     assert everything_in(tmp_path) == ["file"]
 
 
@@ -221,7 +223,9 @@ def test_a_peer_joins_what_is_live_or_not_there_yet(tmp_path: Path, state: str) 
         finish(tmp_path / "r")
     now_ns = NOW_NS + 2 * LEASE_NS if state == "abandoned" else NOW_NS
     if state in ("free", "live"):
+        before = everything_in(tmp_path)
         peer_folder.check_joinable(launch(tmp_path, node_rank=1), now_ns=now_ns)
+        assert everything_in(tmp_path) == before
         return
     with pytest.raises(ConfigError, match=r"^--run-name r: "):
         peer_folder.check_joinable(launch(tmp_path, node_rank=1), now_ns=now_ns)

@@ -10,14 +10,20 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterable
+from typing import cast
 
 import msgspec
 
 from traceml_client.protocol import ring
 from traceml_client.protocol.columns import NUM_VALUES, RECORD_BYTES, SAMPLE_STREAM, STEP_STREAM
 
+StepWords = tuple[int, int, int, int, int, int, int, int]
+"""A step in the ring's own form: (flags, end_ns, input_wait, h2d, forward, backward, optimizer, step)."""
+
 _RECORD = struct.Struct("=8q")
 MAX_NOTES = 16
+PHASE_BYTE = 8 * ring.PROGRESS_WORD + 6
+"""The phase index alone, in the little-endian progress word."""
 
 
 class Recorder:
@@ -42,6 +48,8 @@ class Recorder:
         "_sample_capacity",
         "_step_capacity",
         "is_enabled",
+        "progress_at",
+        "progress_phase",
         "reader",
         "words",
     )
@@ -51,7 +59,9 @@ class Recorder:
         """Reads the same mapping: heads, stored words, records, progress."""
         self._bytes = memoryview(buffer).cast("B")
         self.words = self._bytes[: ring.HEADER_BYTES].cast("q")
-        """The header's words; the step clock writes the progress words through it."""
+        self.progress_phase = self._bytes[PHASE_BYTE : PHASE_BYTE + 1]
+        self.progress_at = self.words[ring.PROGRESS_AT_WORD : ring.PROGRESS_AT_WORD + 1]
+        """The step clock writes phase and time through these two views: a call for each would cost as much again."""
         self._step_capacity, self._sample_capacity = self.reader.capacities
         self._sample_base = ring.stream_offset(SAMPLE_STREAM, self._step_capacity)
         self._num_steps = self.reader.head(STEP_STREAM)
@@ -62,8 +72,8 @@ class Recorder:
         self.is_enabled = True
         """False in a forked child, and once recording was given up: every write below is then ignored."""
 
-    def record_step(self, words: tuple[int, int, int, int, int, int, int, int]) -> None:
-        """Append one step: (flags, end_ns, input_wait, h2d, forward, backward, optimizer, step). Training thread."""
+    def record_step(self, words: StepWords) -> None:
+        """Append one step. Training thread only."""
         count = self._num_steps
         if count >= self._max_steps or not self.is_enabled:
             self._is_last_step_ours = False
@@ -73,13 +83,13 @@ class Recorder:
         self.words[ring.HEAD_WORD[STEP_STREAM]] = count
         self._is_last_step_ours = True
 
-    def last_step(self) -> tuple[int, ...] | None:
+    def last_step(self) -> StepWords | None:
         """The step recorded last, null if none was or if it fell behind `max_steps`."""
         if not self._is_last_step_ours:
             return None
-        return _RECORD.unpack_from(self._bytes, self._last_step_offset())
+        return cast(StepWords, _RECORD.unpack_from(self._bytes, self._last_step_offset()))
 
-    def amend_step(self, words: tuple[int, int, int, int, int, int, int, int]) -> None:
+    def amend_step(self, words: StepWords) -> None:
         """Write the step recorded last once more: another optimizer turned out to belong to it."""
         if self._is_last_step_ours and self.is_enabled:
             _RECORD.pack_into(self._bytes, self._last_step_offset(), *words)

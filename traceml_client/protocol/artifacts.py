@@ -1,0 +1,40 @@
+"""Which files of a run folder its manifest lists, by which name. Daemon and launcher write manifests alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from traceml_client.protocol import launch
+
+_FIXED: Final = {
+    "final_summary_json": "final_summary.json",
+    "final_summary_txt": "final_summary.txt",
+    "final_summary_html": "final_summary.html",
+    "failure_report_json": "failure_report.json",
+    "failure_report_txt": "failure_report.txt",
+    "telemetry_database": launch.DATABASE_FILE,
+    "aggregator_stderr": launch.AGGREGATOR_STDERR_FILE,
+    "finalization_warning": f"{launch.AGGREGATOR_DIR}/finalization_warning.json",
+    "finalization_error": f"{launch.AGGREGATOR_DIR}/finalization_error.json",
+}
+_FINAL_REPORTS: Final = frozenset(name for name in _FIXED if name.startswith(("final_summary", "failure")))
+_OF_NODE: Final = {
+    "stdout": launch.TRAINING_STDOUT_FILE,
+    "stderr": launch.TRAINING_STDERR_FILE,
+    "report": launch.NODE_FILE,
+}
+
+
+def find_artifacts(run_dir: Path, *, is_pending: bool) -> dict[str, str]:
+    """Name to relative path of what exists. While telemetry is pending a report is provisional and not listed."""
+    found = {
+        name: path
+        for name, path in _FIXED.items()
+        if not (is_pending and name in _FINAL_REPORTS) and (run_dir / path).is_file()
+    }
+    for node_dir in sorted((run_dir / "nodes").glob("node_*")):
+        for kind, name in _OF_NODE.items():
+            if (node_dir / name).is_file():
+                found[f"{node_dir.name}_{kind}"] = f"nodes/{node_dir.name}/{name}"
+    return found

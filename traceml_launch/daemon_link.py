@@ -1,0 +1,194 @@
+"""The launcher's own connection to the daemon: what it knows of processes goes out, acknowledgements come back.
+
+Everything said once is kept and said again after a reconnect, so a cut wire loses nothing; the daemon takes repeats.
+A ping each second measures the clocks' offset and tells a living daemon from a stopped one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+from traceml_client.protocol import messages, proof
+from traceml_client.protocol.codec import decode_from_daemon, encode
+from traceml_client.protocol.errors import ProtocolError, Refused, RemoteProtocolError, VersionMismatch
+from traceml_client.protocol.frames import FrameReader
+
+PING_S: Final = 1.0
+SILENT_PINGS: Final = 10
+"""Unanswered pings that make a daemon unresponsive. Counted, not timed: a launcher that was stopped blames nobody."""
+CONNECT_TIMEOUT_S: Final = 5.0
+MAX_BACKOFF_S: Final = 1.0
+_READ_BYTES: Final = 64 * 1024
+
+Hello = Callable[[bytes], messages.NodeHello]
+"""(proof) -> the hello; called with an empty proof first to learn its claims."""
+
+
+class DaemonLink:
+    """Connects, and connects again, until closed. All methods belong to the loop's thread."""
+
+    def __init__(
+        self, *, host: str, port: int, token: str, hello: Hello, on_salvage_ack: Callable[[messages.SalvageAck], None]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.welcome: asyncio.Future[messages.Welcome] = loop.create_future()
+        """Set at the first welcome; an exception (`Refused`, `ProtocolError`) where we are not let in."""
+        self.finalized: asyncio.Future[messages.RunFinalized] = loop.create_future()
+        self.node_end_taken = asyncio.Event()
+        self.unresponsive = asyncio.Event()
+        self.connected = asyncio.Event()
+        self.clock_offset_ns = 0
+        self.clock_bound_ns = -1
+        self._host, self._port, self._token = host, port, token
+        self._hello = hello
+        self._on_salvage_ack = on_salvage_ack
+        self._journal: list[bytes] = []
+        self._writer: asyncio.StreamWriter | None = None
+        self._num_silent_pings = 0
+        self._tasks = [loop.create_task(self._stay_connected()), loop.create_task(self._ping())]
+
+    def send(self, message: messages.Message) -> None:
+        """Say it now or as soon as there is a connection, and again on every later one."""
+        data = encode(message)
+        self._journal.append(data)
+        if self._writer is not None:
+            self._writer.write(data)
+
+    async def send_once(self, message: messages.Message) -> bool:
+        """Say it on this connection only, at its pace; False where there is none, or it broke."""
+        if self._writer is None:
+            return False
+        try:
+            self._writer.write(encode(message))
+            await self._writer.drain()
+        except OSError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Hang up. Legal twice."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for future in (self.welcome, self.finalized):
+            if future.done() and not future.cancelled():
+                future.exception()  # a refusal that nobody asked about is no surprise at exit
+            future.cancel()
+
+    async def _stay_connected(self) -> None:
+        backoff_s = 0.05
+        while True:
+            try:
+                await self._converse()
+                backoff_s = 0.05
+            except (Refused, VersionMismatch) as error:
+                if not self.welcome.done():
+                    self.welcome.set_exception(error)
+                return
+            except (OSError, ProtocolError, TimeoutError, asyncio.IncompleteReadError):
+                pass
+            if self.welcome.done() and self.connected.is_set():
+                backoff_s = 0.05
+            self.connected.clear()
+            await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
+            backoff_s = min(MAX_BACKOFF_S, backoff_s * 2)
+
+    async def _converse(self) -> None:
+        """One connection, from the challenge to its end."""
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(self._host, self._port)
+        try:
+            frames = _Frames(reader)
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await self._introduce(frames, writer)
+            self._writer = writer
+            for data in self._journal:
+                writer.write(data)
+            self.connected.set()
+            while (message := await frames.next()) is not None:
+                self._take(message)
+        finally:
+            self._writer = None
+            writer.transport.abort()
+
+    async def _introduce(self, frames: _Frames, writer: asyncio.StreamWriter) -> None:
+        challenge = await frames.next()
+        if not isinstance(challenge, messages.Challenge):
+            raise RemoteProtocolError("no challenge from the aggregator")
+        if challenge.version != messages.PROTOCOL_MAJOR:
+            raise VersionMismatch(
+                f"the aggregator speaks version {challenge.version} of the protocol, we speak {messages.PROTOCOL_MAJOR}"
+            )
+        claims = self._hello(b"")
+        proven = proof.prove(self._token, challenge.nonce, "node", claims.run, claims.node_rank)
+        writer.write(encode(self._hello(proven)))
+        answer = await frames.next()
+        if isinstance(answer, messages.Refused):
+            raise Refused(answer.reason, answer.detail)
+        if not isinstance(answer, messages.Welcome):
+            raise RemoteProtocolError("no welcome from the aggregator")
+        self._num_silent_pings = 0
+        if not self.welcome.done():
+            self.welcome.set_result(answer)
+
+    def _take(self, message: messages.FromDaemon) -> None:
+        match message:
+            case messages.Pong():
+                self._num_silent_pings = 0
+                self._measure(message)
+            case messages.SalvageAck():
+                self._on_salvage_ack(message)
+            case messages.Ack(stream=messages.MARKER_STREAM):
+                self.node_end_taken.set()
+            case messages.RunFinalized():
+                if not self.finalized.done():
+                    self.finalized.set_result(message)
+            case messages.Refused():
+                raise Refused(message.reason, message.detail)
+            case _:
+                pass
+
+    def _measure(self, pong: messages.Pong) -> None:
+        """Keep the offset of the smallest round trip: half of that trip bounds its error."""
+        trip_ns = time.time_ns() - pong.sent_ns
+        bound_ns = trip_ns // 2
+        if trip_ns >= 0 and (self.clock_bound_ns < 0 or bound_ns < self.clock_bound_ns):
+            self.clock_offset_ns = pong.daemon_ns - (pong.sent_ns + bound_ns)
+            self.clock_bound_ns = bound_ns
+
+    async def _ping(self) -> None:
+        await asyncio.wait([self.welcome])
+        while True:
+            if self._writer is not None:
+                ping = messages.Ping(
+                    sent_ns=time.time_ns(), clock_offset_ns=self.clock_offset_ns, clock_bound_ns=self.clock_bound_ns
+                )
+                self._writer.write(encode(ping))
+            await asyncio.sleep(PING_S)
+            self._num_silent_pings += 1
+            if self._num_silent_pings >= SILENT_PINGS:
+                self.unresponsive.set()
+            else:
+                self.unresponsive.clear()
+
+
+class _Frames:
+    """Messages of one connection, in order."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._frames = FrameReader()
+        self._ready: list[messages.FromDaemon] = []
+
+    async def next(self) -> messages.FromDaemon | None:
+        """Null at the end of the connection."""
+        while not self._ready:
+            data = await self._reader.read(_READ_BYTES)
+            if not data:
+                return None
+            self._ready = [decode_from_daemon(payload) for payload in self._frames.feed(data)][::-1]
+        return self._ready.pop()

@@ -1,0 +1,174 @@
+"""One node's launch with all its parts, wired together; `supervise` starts it and `ending` ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from traceml_client.protocol import messages, ring
+from traceml_client.protocol.handover import HandoverRequest
+from traceml_launch import recorders, worker_files
+from traceml_launch.config import LaunchConfig
+from traceml_launch.console import Console
+from traceml_launch.foreground import Foreground
+from traceml_launch.handover import GrantFacts
+from traceml_launch.identity import LauncherIdentity
+from traceml_launch.kernel_evidence import KernelEvidence
+from traceml_launch.placement import Place, Placement
+from traceml_launch.run_folder import RunFolder
+from traceml_launch.stop_plan import StopPlan
+from traceml_launch.streams import NodeStreams, StreamName, TailBuffer
+from traceml_launch.telemetry import Telemetry
+from traceml_launch.terminal import TerminalWriter
+from traceml_launch.torchrun_table import TAIL_BYTES
+from traceml_launch.training import Training
+from traceml_launch.warden import Warden
+from traceml_launch.workers import Worker, WorkerTable
+
+TERMINAL_STALL_S: Final = 2.0
+"""A terminal that takes nothing for this long at the very end does not get the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What was settled before any child was started."""
+
+    config: LaunchConfig
+    me: LauncherIdentity
+    is_owner: bool
+    folder: RunFolder | None
+    """Null for who joins a run of somebody else's: its folder is known later."""
+    token: str
+    nonce: str
+    """Marks the processes of *this launcher*; the run id where the launcher made it."""
+    warden: Warden
+
+
+class Node:
+    """Made in the running loop."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        config = assignment.config
+        self.assignment = assignment
+        self.config = config
+        self.me = assignment.me
+        self.terminals: dict[StreamName, TerminalWriter] = {"stdout": TerminalWriter(1), "stderr": TerminalWriter(2)}
+        self.console = Console(self.terminals["stderr"], is_quiet=config.is_quiet, has_color=config.has_color)
+        self.kernel = KernelEvidence()
+        self.foreground = Foreground()
+        self.salvage = recorders.Salvage()
+        self.hurried = asyncio.Event()
+        """A signal came after training's end: what is still to do shall be short."""
+        self.spared: set[int] = {self.me.pid, assignment.warden.pid, *self.me.children_before}
+        """Processes that are never taken for leftovers of the run."""
+        self.torchrun_stderr = TailBuffer(TAIL_BYTES)
+        self.streams = (
+            NodeStreams(self.terminals, max_log_bytes=config.max_log_bytes) if config.is_output_saved else None
+        )
+        self.workers = WorkerTable(self._on_death)
+        self.telemetry = Telemetry(
+            hello=self._hello, on_salvage_ack=self.salvage.on_ack, on_problem=self.console.problem
+        )
+        self.placement = Placement(config, on_placed=self._on_placed, on_problem=self.console.problem)
+        self.training = Training(
+            plan=StopPlan(shutdown_timeout_s=config.shutdown_timeout_s, grace_s=config.grace_s),
+            workers=self.workers,
+            telemetry=self.telemetry,
+            foreground=self.foreground,
+            on_hurry=self.hurried.set,
+        )
+
+    async def grant_facts(self, request: HandoverRequest) -> GrantFacts:
+        """Waits until it is known where this node's files go and where the daemon is, or that there is none."""
+        await self.telemetry.started.wait()
+        place = await self.placement.place_for(request)
+        return GrantFacts(
+            run_id=place.run_id,
+            run_name=place.run_name,
+            run_dir=place.run_dir,
+            node_index=place.node_index,
+            daemon_host=self.telemetry.host,
+            daemon_port=self.telemetry.port if self.telemetry.is_alive else 0,
+            token=self.assignment.token,
+            trace_max_steps=self.config.trace_max_steps,
+            has_streams=self.streams is not None and not self.config.are_streams_torchruns,
+        )
+
+    def on_worker(self, worker: Worker) -> None:
+        """A worker is about to get its pipes and ring."""
+        if self.config.are_streams_torchruns:
+            worker_files.link_streams(worker)
+        request = worker.request
+        self.telemetry.send(
+            messages.RankStarted(
+                local_rank=request.local_rank,
+                attempt=worker.attempt,
+                rank=request.rank,
+                world_size=request.world_size,
+                local_world_size=request.local_world_size,
+                torch_restart_count=request.torch_restart_count,
+                pid=request.pid,
+                start_ticks=request.start_ticks,
+                started_ns=worker.started_ns,
+            )
+        )
+
+    def keep_recorders(self, workers: list[Worker]) -> None:
+        for problem in recorders.keep(workers):
+            self.console.problem(problem)
+
+    async def close(self) -> None:
+        """Give everything back, children excepted: `ending` has seen to those. Legal twice."""
+        await self.training.close()
+        await self.placement.close()
+        await self.telemetry.close()
+        self.workers.close()
+        if self.streams is not None:
+            self.streams.close()
+        self.foreground.close()
+        for terminal in self.terminals.values():
+            terminal.close(stall_s=TERMINAL_STALL_S)
+
+    def _on_death(self, worker: Worker) -> None:
+        assert worker.died_ns is not None
+        assert worker.death_order is not None
+        self.telemetry.send(
+            messages.RankExited(
+                local_rank=worker.request.local_rank,
+                attempt=worker.attempt,
+                died_ns=worker.died_ns,
+                death_order=worker.death_order,
+            )
+        )
+        worker_files.keep_error(worker)
+        reader = worker.ring.reader()
+        if reader is not None and not reader.is_marker_sent():
+            # Now, while we live: what it recorded last is evidence.
+            self.keep_recorders([worker])
+
+    def _on_placed(self, place: Place) -> None:
+        if self.streams is not None:
+            self.streams.open_merged(place.node_dir)
+        self.console.say(f"Run {place.run_name}: {place.run_dir}")
+
+    def _hello(self, proof: bytes) -> messages.NodeHello:
+        config, folder = self.config, self.assignment.folder
+        return messages.NodeHello(
+            version=messages.PROTOCOL_MAJOR,
+            run=folder.run_id if folder is not None else config.run_name,
+            proof=proof,
+            node_rank=messages.NUMBER_ME if config.node_rank is None else config.node_rank,
+            nnodes=config.nnodes_min,
+            local_world_size=config.num_local_ranks,
+            host=self.me.host,
+            pid=self.me.pid,
+            start_ticks=self.me.start_ticks,
+            is_owner=self.assignment.is_owner,
+        )
+
+
+def is_marker_stored(worker: Worker) -> bool:
+    """Whether the daemon has told this worker that its marker is stored."""
+    reader = worker.ring.reader()
+    return reader is not None and reader.word(ring.MARKER_WORD) >= 2

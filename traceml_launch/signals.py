@@ -1,0 +1,64 @@
+"""The launcher's ears: signals to itself, and the terminal's signals that its warden saw in torchrun's group."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from typing import Final
+
+STOPPING: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+
+
+class SignalDesk:
+    """Calls back from the loop. A signal that was ignored when we started stays ignored (`nohup`, a shell's `&`)."""
+
+    def __init__(self, *, on_stop: Callable[[signal.Signals, bool], None], on_suspend: Callable[[bool], None]) -> None:
+        """Install the handlers; from the main thread.
+
+        Args:
+            on_stop: (signal, whether the terminal has delivered it to torchrun already).
+            on_suspend: (whether it came from the terminal).
+        """
+        self._loop = asyncio.get_running_loop()
+        self._on_stop = on_stop
+        self._on_suspend = on_suspend
+        self._warden_fd = -1
+        self._installed = [each for each in STOPPING if signal.getsignal(each) != signal.SIG_IGN]
+        for number in self._installed:
+            self._loop.add_signal_handler(number, on_stop, number, False)
+        if signal.getsignal(signal.SIGTSTP) != signal.SIG_IGN:
+            self._loop.add_signal_handler(signal.SIGTSTP, on_suspend, False)
+            self._installed.append(signal.SIGTSTP)
+
+    def listen_to_warden(self, report_fd: int) -> None:
+        """Each byte there is a terminal signal. The descriptor stays the caller's."""
+        self._warden_fd = report_fd
+        self._loop.add_reader(report_fd, self._on_report)
+
+    def close(self) -> None:
+        """Legal twice."""
+        for number in self._installed:
+            self._loop.remove_signal_handler(number)
+        self._installed = []
+        self._leave_warden()
+
+    def _on_report(self) -> None:
+        try:
+            data = os.read(self._warden_fd, 64)
+        except BlockingIOError:
+            return
+        if not data:
+            self._leave_warden()
+        for byte in data:
+            number = signal.Signals(byte)
+            if number == signal.SIGTSTP:
+                self._on_suspend(True)
+            else:
+                self._on_stop(number, True)
+
+    def _leave_warden(self) -> None:
+        if self._warden_fd >= 0:
+            self._loop.remove_reader(self._warden_fd)
+            self._warden_fd = -1

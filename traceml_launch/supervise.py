@@ -1,0 +1,266 @@
+"""One node's launch from its first child to its last: what `traceml run` does once it knows what it was asked.
+
+Order of starts: the warden (before any thread), the daemon, torchrun beside it. Order of ends: torchrun, its workers,
+the reports, the daemon, what lingers, our last lines (`ending`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import sys
+import time
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from pathlib import Path
+from typing import Final
+
+from traceml_client.protocol import environ, messages, proof
+from traceml_client.protocol.errors import ConfigError, ProtocolError, Refused, StoreError
+from traceml_client.protocol.messages import Welcome
+from traceml_launch import command, ending, own_daemon, ownership, peer_folder, prctl, run_folder
+from traceml_launch.config import LaunchConfig
+from traceml_launch.handover import HandoverServer
+from traceml_launch.identity import LauncherIdentity
+from traceml_launch.manifest_writer import RENEW_S, ManifestWriter
+from traceml_launch.node import Assignment, Node
+from traceml_launch.signals import SignalDesk
+from traceml_launch.torchrun_process import TorchrunProcess
+from traceml_launch.warden import Warden, Watch
+
+EXIT_NO_TELEMETRY: Final = 1
+"""`--on-missing-aggregator raise`: refused before training."""
+EARLY_ANSWER_S: Final = 0.5
+"""What a node waits for another node's daemon before torchrun starts: an answer that is there already, no more."""
+WORKER_FILE: Final = "traceml_client/worker.py"
+
+
+def run(config: LaunchConfig, *, torchrun_argv: Sequence[str] | None = None) -> int:
+    """Train; return the command's exit code.
+
+    Args:
+        torchrun_argv: what to supervise in torchrun's place (tests).
+
+    Raises:
+        ConfigError: something that only this machine could tell is wrong; nothing was started, nothing is left.
+    """
+    _fill_standard_descriptors()
+    me = LauncherIdentity.of_this_process()
+    claim = ownership.claim(config)
+    folder = None
+    if claim.is_owner and not config.attach:
+        folder = run_folder.reserve(config, holder=me.lease_holder(), now_ns=me.started_ns)
+    else:
+        peer_folder.check_joinable(config, now_ns=me.started_ns)
+    warden = Warden.start()
+    assignment = Assignment(
+        config=config,
+        me=me,
+        is_owner=claim.is_owner,
+        folder=folder,
+        token=config.token or ("" if config.is_multi_node or config.attach else proof.new_token()),
+        nonce=folder.run_id if folder is not None else secrets.token_hex(16),
+        warden=warden,
+    )
+    try:
+        with asyncio.Runner() as runner:
+            return runner.run(_Supervision(assignment, torchrun_argv).run())
+    except ConfigError:
+        if folder is not None:
+            run_folder.release(folder)
+        raise
+    finally:
+        warden.dismiss()
+        claim.close()
+
+
+class _Supervision:
+    """The steps of one launch, in their order."""
+
+    def __init__(self, assignment: Assignment, torchrun_argv: Sequence[str] | None) -> None:
+        self._assignment = assignment
+        self._torchrun_argv = torchrun_argv
+
+    async def run(self) -> int:
+        prctl.become_subreaper()
+        node = Node(self._assignment)
+        async with self._opened(node) as server:
+            self._start_telemetry(node)
+            if (refusal := await self._refusal(node)) is not None:
+                return refusal
+            if not self._start_torchrun(node, server):
+                return await ending.never_started(node)
+            lease = asyncio.ensure_future(_keep_lease(node))
+            try:
+                await node.training.wait()
+            finally:
+                lease.cancel()
+            server.refuse_more()
+            return await ending.end(node, late_pids=server.late_pids)
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, node: Node) -> AsyncIterator[HandoverServer]:
+        """Everything that must be closed again, in an order in which nothing calls into what is closed."""
+        desk = SignalDesk(on_stop=node.training.on_stop, on_suspend=node.training.on_suspend)
+        desk.listen_to_warden(self._assignment.warden.report_fd)
+        server = HandoverServer(
+            workers=node.workers,
+            streams=node.streams,
+            facts=node.grant_facts,
+            on_worker=node.on_worker,
+            on_problem=node.console.problem,
+        )
+        try:
+            async with server:
+                for notice in self._assignment.config.notices:
+                    node.console.say(notice)
+                yield server
+        finally:
+            desk.close()
+            await node.close()
+
+    def _start_telemetry(self, node: Node) -> None:
+        config, folder = self._assignment.config, self._assignment.folder
+        token = self._assignment.token
+        if config.is_disabled:
+            node.telemetry.disable()
+        elif folder is not None:
+            try:
+                process = own_daemon.start(config, folder, node.me, token=token)
+            except OSError as error:
+                node.telemetry.fail(f"the aggregator cannot be started: {error.strerror}")
+            else:
+                node.spared.add(process.pid)
+                node.telemetry.own(process, host=own_daemon.own_host(config), token=token)
+        else:
+            node.telemetry.join(host=config.aggregator_host, port=config.aggregator_port, token=token)
+        if folder is not None:
+            node.placement.own(folder, node.telemetry)
+        else:
+            node.placement.join(node.telemetry)
+        if config.is_multi_node and not token and not config.is_disabled and self._assignment.is_owner:
+            node.console.say("telemetry between nodes is not authenticated: no TRACEML_TOKEN and no --token-file")
+
+    async def _refusal(self, node: Node) -> int | None:
+        """The exit code where training must not start; null where it may. Raises ConfigError."""
+        config = self._assignment.config
+        is_required = config.on_missing_aggregator == "raise" and not config.is_disabled
+        is_own = self._assignment.folder is not None
+        if is_own and not is_required:
+            return None
+        try:
+            timeout_s = own_daemon.REQUIRED_S if is_required else EARLY_ANSWER_S
+            welcome = await _unless_stopped(node, node.telemetry.welcome(timeout_s=timeout_s))
+        except Refused as error:
+            if error.reason == messages.SLOT_TAKEN:
+                raise ConfigError(f"--node-rank {config.node_rank}: {error.detail}") from None
+            welcome = None
+        except ProtocolError:
+            welcome = None
+        if is_required and welcome is None and not node.training.stopped.is_set():
+            node.console.problem("--on-missing-aggregator raise: there is no aggregator, training was not started")
+            return await ending.never_started(node, exit_code=EXIT_NO_TELEMETRY)
+        return None
+
+    def _start_torchrun(self, node: Node, server: HandoverServer) -> bool:
+        """False where a signal came first, or where there is no such program."""
+        if node.training.stopped.is_set():
+            return False
+        folder = self._assignment.folder
+        stdout_fd, stderr_fd = self._torchrun_pipes(node)
+        try:
+            torchrun = TorchrunProcess(
+                self._argv(node),
+                environ=command.torchrun_environment(
+                    node.config,
+                    environ=environ.snapshot(),
+                    handover_path=server.path,
+                    run_id=self._assignment.nonce,
+                ),
+                stdout_fd=stdout_fd,
+                stderr_fd=stderr_fd,
+            )
+        except OSError as error:
+            node.console.problem(f"torchrun cannot be started: {error}")
+            return False
+        finally:
+            for fd in (stdout_fd, stderr_fd):
+                if fd is not None:
+                    os.close(fd)
+        self._assignment.warden.watch(self._watch_order(node, torchrun))
+        node.foreground.lend(torchrun.pid)
+        node.training.began(torchrun)
+        if folder is not None:
+            run_folder.confirm(folder)
+        return True
+
+    def _watch_order(self, node: Node, torchrun: TorchrunProcess) -> Watch:
+        daemon = node.telemetry.process
+        return Watch(
+            torchrun_pid=torchrun.pid,
+            nonce=self._assignment.nonce,
+            daemon_pid=daemon.pid if daemon is not None else 0,
+            grace_s=node.training.plan.torchrun_grace_s(),
+            linger_s=node.config.linger_s,
+        )
+
+    def _argv(self, node: Node) -> list[str]:
+        if self._torchrun_argv is not None:
+            return list(self._torchrun_argv)
+        folder = self._assignment.folder
+        return command.torchrun_argv(
+            node.config,
+            python=sys.executable,
+            worker_file=str(Path(environ.__file__).parents[2] / WORKER_FILE),
+            environ=environ.snapshot(),
+            run_name=folder.run_name if folder is not None else node.config.run_name,
+        )
+
+    def _torchrun_pipes(self, node: Node) -> tuple[int | None, int | None]:
+        """Write ends for torchrun's own streams; null where it inherits the terminal."""
+        if node.streams is None:
+            return None, None
+        stdout_read, stdout_write = os.pipe()
+        stderr_read, stderr_write = os.pipe()
+        node.streams.follow(stdout_read, "stdout")
+        node.streams.follow(stderr_read, "stderr", tap=node.torchrun_stderr.feed)
+        return stdout_write, stderr_write
+
+
+async def _keep_lease(node: Node) -> None:
+    """Where no daemon runs, or none any more, the owner's launcher keeps the run from looking abandoned."""
+    folder = node.assignment.folder
+    if folder is None:
+        return
+    started_ns = time.time_ns()
+    await node.telemetry.ended.wait()
+    writer = ManifestWriter(run_dir=folder.run_dir)
+    try:
+        writer.take_over(training_started_ns=started_ns)
+        while True:
+            await asyncio.sleep(RENEW_S)
+            writer.renew()
+    except (OSError, StoreError) as error:
+        node.console.problem(f"the manifest cannot be written: {error}")
+
+
+async def _unless_stopped(node: Node, waiting: Coroutine[None, None, Welcome | None]) -> Welcome | None:
+    """A signal to the launcher ends the wait."""
+    task = asyncio.ensure_future(waiting)
+    stopped = asyncio.ensure_future(node.training.stopped.wait())
+    await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not task.done():
+        task.cancel()
+        return None
+    return task.result()
+
+
+def _fill_standard_descriptors() -> None:
+    """A closed 0, 1 or 2 would be given to one of our pipes, and training's words would end up there."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)

@@ -1,0 +1,90 @@
+"""The real daemon inside a test: its own server on a free port, its own store and files, any clock."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.harness.until import until
+from traceml_client.protocol.launch import AGGREGATOR_DIR, DATABASE_FILE
+from traceml_client.protocol.manifest import LeaseHolder, Manifest, read_manifest
+from traceml_daemon.clock import Clock, LoopClock
+from traceml_daemon.config import RunConfig
+from traceml_daemon.rejections import Rejections
+from traceml_daemon.runs import Runs
+from traceml_daemon.server import Server
+from traceml_daemon.session import Session
+
+HOLDER = LeaseHolder(host="here", pid=1, start_ticks=1)
+
+
+@dataclass(kw_only=True)
+class RunningDaemon:
+    """What `run_daemon` yields."""
+
+    port: int
+    server: Server
+    runs: Runs
+    session: Session
+    rejections: Rejections
+
+    @property
+    def run_dir(self) -> Path:
+        return self.session.config.run_dir
+
+    @property
+    def database(self) -> Path:
+        return self.run_dir / DATABASE_FILE
+
+    def manifest(self) -> Manifest:
+        return read_manifest(self.run_dir)
+
+    def json(self, name: str) -> Any:
+        return json.loads((self.run_dir / name).read_bytes())
+
+    async def finalized(self, *, within_s: float = 20.0) -> Manifest:
+        """Wait for the last file; return the manifest."""
+        await until(self.session.finalized.done, "the run is finalized", within_s=within_s)
+        return self.manifest()
+
+
+def run_config(run_dir: Path, **changes: Any) -> RunConfig:
+    """A single-node run of two ranks under a launcher, with a token and short times."""
+    values: dict[str, Any] = {
+        "run_name": "test-run",
+        "run_id": "run-id-1",
+        "run_dir": run_dir,
+        "token": "a secret",
+        "nnodes": 1,
+        "nproc_per_node": 2,
+        "finalize_timeout_s": 30.0,
+        "settle_s": 0.2,
+        "created_ns": time.time_ns(),
+    }
+    return RunConfig(**{**values, **changes})
+
+
+@contextlib.asynccontextmanager
+async def run_daemon(
+    config: RunConfig, *, clock: Clock | None = None, max_connections: int = 1000
+) -> AsyncIterator[RunningDaemon]:
+    """Serve one run as `supervise` does, until the block is left."""
+    for name in ("nodes", AGGREGATOR_DIR):
+        (config.run_dir / name).mkdir(parents=True, exist_ok=True)
+    clock = clock or LoopClock()
+    rejections = Rejections()
+    runs = Runs(token=config.token, clock=clock, holder=HOLDER, rejections=rejections)
+    server = Server(runs, clock, rejections, max_connections=max_connections)
+    try:
+        session = await runs.open(config)
+        port = await server.listen("127.0.0.1", 0)
+        session.on_seal = server.stop_listening
+        yield RunningDaemon(port=port, server=server, runs=runs, session=session, rejections=rejections)
+    finally:
+        await server.close()
+        await runs.close()

@@ -1,0 +1,89 @@
+"""One connection that speaks the real protocol with the real codec, for the simulated peers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from array import array
+
+from traceml_client.protocol import codec, columns
+from traceml_client.protocol.frames import FrameReader
+from traceml_client.protocol.messages import Challenge, FromDaemon, Message, Refused
+
+ANSWER_WITHIN_S = 10.0
+
+
+class Wire:
+    """A socket to the daemon. Answers are read as they are asked for."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._frames = FrameReader()
+        self._answers: list[FromDaemon] = []
+        self.nonce = b""
+
+    @classmethod
+    async def connect(cls, port: int, host: str = "127.0.0.1") -> Wire:
+        """Connect and take the challenge. Raises ConnectionError if there is none."""
+        wire = cls(*await asyncio.open_connection(host, port))
+        challenge = await wire.receive()
+        if isinstance(challenge, Refused):
+            await wire.close()
+            raise ConnectionRefusedError(challenge.reason)
+        assert isinstance(challenge, Challenge)
+        wire.nonce = challenge.nonce
+        return wire
+
+    async def send(self, message: Message) -> None:
+        await self.send_bytes(codec.encode(message))
+
+    async def send_bytes(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def receive(self, *, within_s: float = ANSWER_WITHIN_S) -> FromDaemon:
+        """The next message. Raises ConnectionError at the end of the stream, TimeoutError after `within_s`."""
+        async with asyncio.timeout(within_s):
+            while not self._answers:
+                data = await self._reader.read(65536)
+                if not data:
+                    raise ConnectionResetError("the daemon closed the connection")
+                self._answers += map(codec.decode_from_daemon, self._frames.feed(data))
+        return self._answers.pop(0)
+
+    async def is_closed_by_daemon(self, *, within_s: float = ANSWER_WITHIN_S) -> bool:
+        """Read on until the daemon closes; false if it does not."""
+        try:
+            while True:
+                await self.receive(within_s=within_s)
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            return True
+
+    async def close(self) -> None:
+        """FIN, after everything that was sent."""
+        self._writer.close()
+        try:
+            await self._writer.wait_closed()
+        except ConnectionError:
+            return
+
+    def reset(self) -> None:
+        """RST, as the kernel sends for a process that was killed with unread data."""
+        connected = self._writer.get_extra_info("socket")
+        if connected is not None and connected.fileno() >= 0:
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
+
+
+def step_columns(first_seq: int, count: int, *, tag: int = 0) -> tuple[str, bytes]:
+    """Packed steps whose durations tell their number: step n has `step` = 1,000,000 + n nanoseconds."""
+    words = array("q")
+    for seq in range(first_seq, first_seq + count):
+        words.extend(
+            (tag, 1_000_000_000 + seq * 2_000_000, 1000, columns.NOT_MEASURED, 3000, 4000, 500, 1_000_001 + seq)
+        )
+    return columns.pack(memoryview(words))

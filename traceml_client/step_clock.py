@@ -130,6 +130,11 @@ class StepClock:
         self._progress_phase[0] = before
         self._progress_at[0] = now
 
+    def leave_unclaimed(self, before: int) -> None:
+        """It turned out to be nothing of its kind: its time goes to the phase around it."""
+        self._phase = before
+        self.leave(before)
+
     def leave_raising(self, before: int) -> None:
         """It ends by an exception: the progress words keep it, so that an error record names the phase it arose in."""
         now = self._now_ns()
@@ -174,7 +179,7 @@ class StepClock:
         if self._phase == BACKWARD:
             self._has_stepped_inside = True
             return
-        if self.is_in_optimizer:
+        if self.is_in_optimizer and get_ident() == self._owner:
             self.abandon_optimizer()
         before = self.enter(OPTIMIZER)
         if before != NOT_OURS:
@@ -252,7 +257,7 @@ class StepClock:
 
     def _take_over(self, phase: int) -> bool:
         """Whether an event of a thread that is not known to train is one of training after all."""
-        if self._owner == _OFF:
+        if self._owner == _OFF or phase == H2D:
             return False
         if self._owner == _NOBODY:
             self._since = self._start = self._now_ns()

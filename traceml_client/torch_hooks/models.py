@@ -1,0 +1,58 @@
+"""Finds the modules whose calls are a training loop's forwards, by asking the garbage collector once."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch.nn import Module
+from torch.optim.optimizer import Optimizer
+
+
+def find_modules_and_optimizers() -> tuple[list[Any], list[Any]]:
+    """Every living module and optimizer that is not frozen. Asks types only: a proxy object must not wake up."""
+    modules: list[Any] = []
+    optimizers: list[Any] = []
+    kinds: dict[type, list[Any] | None] = {}
+    for thing in gc.get_objects():
+        kind = type(thing)
+        if kind not in kinds:
+            kinds[kind] = modules if issubclass(kind, Module) else optimizers if issubclass(kind, Optimizer) else None
+        found = kinds[kind]
+        if found is not None:
+            found.append(thing)
+    return modules, optimizers
+
+
+def roots_of(modules: list[Any], optimizers: list[Any]) -> list[Any]:
+    """The modules that are nobody's child and own a parameter of an optimizer; without one, any trainable parameter."""
+    wanted = {id(p) for o in optimizers for group in getattr(o, "param_groups", ()) for p in group["params"]}
+    children = {id(child) for module in modules for child in _children(module)}
+    return [module for module in modules if id(module) not in children and _owns(module, wanted)]
+
+
+def children_of(roots: Iterable[Any]) -> list[Any]:
+    """One level below: for a root that is a mere container, or that calls its parts by itself."""
+    return [child for root in roots for child in _children(root) if _owns(child, set())]
+
+
+def _owns(module: Any, wanted: set[int]) -> bool:
+    seen: set[int] = set()
+    pending = [module]
+    while pending:
+        one = pending.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        for parameter in (vars(one).get("_parameters") or {}).values():
+            if parameter is not None and (id(parameter) in wanted if wanted else parameter.requires_grad):
+                return True
+        pending.extend(_children(one))
+    return False
+
+
+def _children(module: Any) -> Iterator[Any]:
+    for child in (vars(module).get("_modules") or {}).values():
+        if child is not None:
+            yield child

@@ -48,6 +48,8 @@ class RunFacts:
     started_ns: int
     training_started_ns: int | None
     training_ended_ns: int | None
+    interrupted_ns: int | None = None
+    """When the owner's launcher got its first signal: what befell ranks later is a consequence."""
     generated_ns: int
     topology: Topology
     nodes: tuple[NodeVerdict, ...]

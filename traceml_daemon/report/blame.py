@@ -1,0 +1,167 @@
+"""Which attempt failed first, of those that ran at the same time, and of what. Pure.
+
+The rules in their order; the first that applies decides.
+
+1. An original error or death. All ranks alike: no rank is to blame. One that surely came first: that rank. A tie, on one
+   host or inside the bound of the clocks: no rank, and no category unless they share it.
+2. torchrun itself was ended by a signal.
+3. A collective timed out: the rank that alone waits for nobody did not arrive.
+4. Peers were lost and a single rank is gone without a word: that rank, of unknown cause.
+5. A signal that ends processes. The rank that died of it well before the others was not ended by torchrun.
+6. Only lost peers: the first failure is not among what was seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from traceml_client.protocol.node import NodeReport
+from traceml_daemon.report import categories
+from traceml_daemon.report.attempts import ranks_text
+from traceml_daemon.report.form import Confidence
+from traceml_daemon.report.symptoms import Symptom, first_of
+
+_AGENT_POLL_NS: Final = 20_000_000
+"""torchrun signals its ranks within microseconds of one another, and notices a death after up to 100 ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blame:
+    category: str
+    confidence: Confidence
+    initiator: Symptom | None = None
+    node_index: int | None = None
+    """Where a node is to blame and no rank."""
+    headline: str
+    """Who and what, without the consequences."""
+
+
+def blame(symptoms: Sequence[Symptom], reports: Sequence[NodeReport], *, world_size: int) -> Blame:
+    """Apply the rules to attempts that ran at the same time and ended badly."""
+    originals = [symptom for symptom in symptoms if symptom.kind == "original"]
+    verdict = (
+        _blame_original(originals, world_size)
+        or _blame_torchrun(reports)
+        or _blame_absent(symptoms)
+        or _blame_vanished(symptoms)
+        or _blame_ended(symptoms)
+    )
+    if verdict is not None:
+        return verdict
+    if symptoms:
+        headline = "every error that was seen is the consequence of another one, which was not"
+        return Blame(category="collateral_only", confidence="unknown", headline=headline)
+    code = next((report.exit_code for report in reports if report.exit_code), None)
+    headline = "no rank recorded an error" if code is None else f"torchrun exited with code {code}, no rank had failed"
+    return Blame(category="insufficient_evidence", confidence="unknown", headline=headline)
+
+
+def blame_interruption(signal: str | None) -> Blame:
+    """The run was ended from outside before anything failed. `signal`: what the owner's launcher got."""
+    if signal is None:
+        headline = "the daemon was told to stop while ranks were still at work"
+        return Blame(category="interrupted", confidence="confirmed", headline=headline)
+    category, _ = categories.of_signal(signal)
+    return Blame(category=category, confidence="confirmed", headline=f"the launcher was interrupted by {signal}")
+
+
+def _blame_original(originals: Sequence[Symptom], world_size: int) -> Blame | None:
+    if not originals:
+        return None
+    if world_size > 1 and len(originals) == world_size and len({_signature(s) for s in originals}) == 1:
+        one = originals[0]
+        headline = f"all {world_size} ranks {_what(one)}"
+        return Blame(category=one.category, confidence=one.confidence, headline=headline)
+    first = first_of(originals)
+    if first is not None:
+        confidence = "likely" if len(originals) > 1 and first.confidence == "confirmed" else first.confidence
+        return Blame(
+            category=first.category, confidence=confidence, initiator=first, headline=f"{who(first)} {_what(first)}"
+        )
+    shared = {symptom.category for symptom in originals}
+    who_failed = ranks_text(symptom.rank for symptom in originals)
+    headline = f"{who_failed} failed, and nothing tells which of them did first"
+    if len(shared) == 1:
+        return Blame(category=shared.pop(), confidence="likely", headline=f"{headline}: {_what(originals[0])}")
+    return Blame(category="insufficient_evidence", confidence="unknown", headline=headline)
+
+
+def _blame_torchrun(reports: Sequence[NodeReport]) -> Blame | None:
+    for report in reports:
+        if report.signal is not None and report.interrupted_by is None:
+            category, confidence = categories.of_signal(report.signal)
+            headline = f"torchrun itself on node {report.node_index} was ended by {report.signal}"
+            return Blame(category=category, confidence=confidence, node_index=report.node_index, headline=headline)
+    return None
+
+
+def _blame_absent(symptoms: Sequence[Symptom]) -> Blame | None:
+    waiting = [symptom for symptom in symptoms if symptom.kind == "timeout"]
+    if not waiting:
+        return None
+    absent = [symptom for symptom in symptoms if symptom.kind in ("terminated", "vanished")]
+    initiator = absent[0] if len(absent) == 1 else None
+    headline = f"{ranks_text(s.rank for s in waiting)} waited in vain for a collective"
+    if initiator is not None:
+        headline = f"{who(initiator)} did not arrive at a collective in time"
+    return Blame(category="collective_timeout", confidence="likely", initiator=initiator, headline=headline)
+
+
+def _blame_vanished(symptoms: Sequence[Symptom]) -> Blame | None:
+    vanished = [symptom for symptom in symptoms if symptom.kind == "vanished"]
+    others = [symptom for symptom in symptoms if symptom.kind == "peer_lost"]
+    if len(vanished) != 1 or len(vanished) + len(others) != len(symptoms):
+        return None
+    return Blame(
+        category="insufficient_evidence",
+        confidence="unknown",
+        initiator=vanished[0],
+        headline=f"{who(vanished[0])} was gone without an error, exit code or signal that anybody saw",
+    )
+
+
+def _blame_ended(symptoms: Sequence[Symptom]) -> Blame | None:
+    ended = [symptom for symptom in symptoms if symptom.kind == "terminated"]
+    if not ended:
+        return None
+    first = first_of([s for s in symptoms if s.kind in ("terminated", "peer_lost")], lead_ns=_AGENT_POLL_NS)
+    if first in ended and first is not None and len(symptoms) > 1 and not first.is_by_launcher:
+        return Blame(
+            category=first.category, confidence="unknown", initiator=first, headline=f"{who(first)} {_what(first)}"
+        )
+    if len(ended) < len(symptoms):
+        return None
+    one = next((symptom for symptom in ended if symptom.category != "sigterm_unattributed"), ended[0])
+    headline = f"{ranks_text(symptom.rank for symptom in ended)} were ended together from outside"
+    return Blame(category=one.category, confidence="likely", headline=headline)
+
+
+def who(symptom: Symptom) -> str:
+    return f"rank {symptom.rank} (node {symptom.attempt.incarnation.node_index})"
+
+
+def _what(symptom: Symptom) -> str:
+    """What it did, as the end of a sentence."""
+    if symptom.error is not None:
+        message = symptom.error.message.strip().partition("\n")[0]
+        text = f"raised {categories.short_type(symptom.error)}" + (f": {_shorten(message)}" if message else "")
+    elif symptom.signal is not None:
+        text = f"was killed by {symptom.signal}"
+    else:
+        text = f"exited with code {symptom.exit_code} without an exception"
+    where = f" in step {symptom.step}" if symptom.step else ""
+    return text + where + (f" ({symptom.phase})" if where and symptom.phase else "")
+
+
+def _shorten(text: str, limit: int = 160) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _signature(symptom: Symptom) -> tuple[str, str, int | None]:
+    """Equal for ranks that failed of the same; numbers in a message are often the rank's own."""
+    error = symptom.error
+    text = "" if error is None else re.sub(r"\d+", "#", error.message.partition("\n")[0])
+    return symptom.category, text, symptom.exit_code

@@ -1,0 +1,142 @@
+"""`failure_report.json` in its first form: rank and category from raise times, exits and signals alone.
+
+What a restart recovered is diagnosed the same way, from the attempts that ended with it, and goes to the history.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from traceml_client.protocol.launch import TRAINING_STDERR_FILE, layout_node_dir, layout_rank_dir
+from traceml_client.protocol.node import NodeReport
+from traceml_daemon.report.attempts import by_rank, last_attempts
+from traceml_daemon.report.blame import Blame, blame, blame_interruption
+from traceml_daemon.report.categories import ADVICE
+from traceml_daemon.report.facts import AttemptFacts, RunFacts
+from traceml_daemon.report.form import Collateral, FailureReport, MissingFact, TorchrunView
+from traceml_daemon.report.symptoms import Symptom, ends_of, find_symptoms
+
+STDERR_FILE: Final = "stderr.log"
+_CRASHES: Final = frozenset({"segfault", "abort", "bus_error_shm", "illegal_instruction"})
+
+
+def diagnose(facts: RunFacts) -> FailureReport | None:
+    """The diagnosis of a failed or interrupted run, from the last attempt of each rank; null for any other run."""
+    if facts.status not in ("failed", "interrupted"):
+        return None
+    attempts = last_attempts(facts.attempts)
+    symptoms = find_symptoms(attempts.values(), ends_of(facts.node_reports))
+    if facts.status == "interrupted":
+        verdict = _blame_interrupted(facts, symptoms)
+    else:
+        verdict = blame(symptoms, facts.node_reports, world_size=facts.topology.world_size)
+    return _report(verdict, symptoms, facts)
+
+
+def diagnose_history(facts: RunFacts) -> tuple[FailureReport, ...]:
+    """The diagnoses of earlier attempts, the oldest first: what made torchrun start its workers anew."""
+    last = {attempt.incarnation for attempt in last_attempts(facts.attempts).values()}
+    generations: dict[int, list[AttemptFacts]] = defaultdict(list)
+    for attempt in facts.attempts:
+        if attempt.incarnation not in last:
+            generations[attempt.place.torch_restart_count].append(attempt)
+    reports = []
+    for _, attempts in sorted(generations.items()):
+        symptoms = find_symptoms(attempts, ends_of(facts.node_reports))
+        if symptoms:
+            verdict = blame(symptoms, (), world_size=attempts[0].place.world_size)
+            reports.append(_report(verdict, symptoms, facts))
+    return tuple(reports)
+
+
+def _blame_interrupted(facts: RunFacts, symptoms: Sequence[Symptom]) -> Blame:
+    """Something may have failed before somebody ended the run; what befell ranks afterwards is a consequence."""
+    earlier = [symptom for symptom in symptoms if symptom.kind == "original" and _is_before_signal(symptom, facts)]
+    if earlier:
+        return blame(earlier, (), world_size=facts.topology.world_size)
+    signals = (report.interrupted_by for report in facts.node_reports)
+    return blame_interruption(next((signal for signal in signals if signal is not None), None))
+
+
+def _is_before_signal(symptom: Symptom, facts: RunFacts) -> bool:
+    """By the clock; where the time of the signal is not known, an exit may be its answer, a crash is not."""
+    if facts.interrupted_ns is None or symptom.at_ns is None:
+        return symptom.error is not None or symptom.category in _CRASHES
+    return symptom.at_ns + symptom.attempt.clock_offset_ns < facts.interrupted_ns
+
+
+def _report(verdict: Blame, symptoms: Sequence[Symptom], facts: RunFacts) -> FailureReport:
+    initiator = verdict.initiator
+    collateral = _collateral(symptoms, initiator)
+    stderr = stderr_of(initiator.attempt if initiator is not None else None, verdict.node_index)
+    advice = ADVICE[verdict.category]
+    missing = ()
+    if advice.missing_fact is not None and verdict.confidence != "confirmed":
+        missing = (MissingFact(advice.missing_fact, advice.missing_command.format(stderr=stderr)),)
+    return FailureReport(
+        category=verdict.category,
+        family=advice.family,
+        confidence=verdict.confidence,
+        initiating_rank=initiator.rank if initiator is not None else None,
+        node_rank=initiator.attempt.incarnation.node_index if initiator is not None else verdict.node_index,
+        attempt=_number(initiator.attempt, facts) if initiator is not None else None,
+        step=initiator.step if initiator is not None else None,
+        phase=initiator.phase if initiator is not None else None,
+        exit_code=initiator.exit_code if initiator is not None else facts.exit_code,
+        signal=initiator.signal if initiator is not None else facts.signal,
+        summary=verdict.headline,
+        evidence=(),
+        collateral=collateral,
+        torchrun=_torchrun_view(facts.node_reports, initiator),
+        next_step=advice.next_step,
+        command=advice.command.format(stderr=stderr) if advice.command is not None else None,
+        verify_command=advice.verify_command,
+        missing=missing,
+    )
+
+
+def _collateral(symptoms: Iterable[Symptom], initiator: Symptom | None) -> tuple[Collateral, ...]:
+    others = sorted((s for s in symptoms if s is not initiator), key=lambda symptom: symptom.rank)
+    reasons = ((symptom.rank, _reason(symptom)) for symptom in others)
+    return tuple(Collateral(rank, reason) for rank, reason in reasons if reason is not None)
+
+
+def _reason(symptom: Symptom) -> str | None:
+    """Why a rank that is not to blame ended; null for a failure of its own, and where nobody knows."""
+    if symptom.kind == "peer_lost":
+        return "peer_lost"
+    if symptom.kind == "timeout":
+        return "collective_timeout"
+    if symptom.kind == "terminated":
+        return "sigkill_by_agent" if symptom.signal == "SIGKILL" else "sigterm_by_agent"
+    return "aborted_by_watchdog" if symptom.signal == "SIGABRT" and symptom.error is None else None
+
+
+def _torchrun_view(reports: Sequence[NodeReport], initiator: Symptom | None) -> TorchrunView:
+    """torchrun of the initiator's node speaks; where nobody is to blame, the first that named a rank."""
+    own = [r for r in reports if initiator is not None and r.node_index == initiator.attempt.incarnation.node_index]
+    named = [r.torchrun_root_cause_rank for r in (*own, *reports) if r.torchrun_root_cause_rank is not None]
+    if not named:
+        return TorchrunView(None, None, "torchrun named no rank")
+    if initiator is None:
+        return TorchrunView(named[0], None, "torchrun names the rank whose process it saw end first")
+    if named[0] == initiator.rank:
+        return TorchrunView(named[0], True, None)
+    when = "raised" if initiator.error is not None else "ended"
+    why = f"torchrun names the rank whose process it saw end first; rank {initiator.rank} {when} earlier"
+    return TorchrunView(named[0], False, why)
+
+
+def stderr_of(attempt: AttemptFacts | None, node_index: int | None = None) -> str:
+    """The stream to read, relative to the run folder: the rank's own, else that of the whole node."""
+    if attempt is None:
+        return f"{layout_node_dir(node_index or 0)}/{TRAINING_STDERR_FILE}"
+    incarnation = attempt.incarnation
+    return f"{layout_rank_dir(incarnation.node_index, attempt.place.rank, incarnation.attempt)}/{STDERR_FILE}"
+
+
+def _number(attempt: AttemptFacts, facts: RunFacts) -> int:
+    """As the summary numbers a rank's attempts: by start."""
+    return by_rank(facts.attempts)[attempt.place.rank].index(attempt)

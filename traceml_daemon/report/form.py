@@ -1,0 +1,285 @@
+"""The form of `final_summary.json` and `failure_report.json`: fields that other programs rely on keep their names.
+
+Times are RFC 3339 UTC, durations milliseconds, sizes bytes. Null means not known or not measured; where a person would
+ask why, a `reasons` map beside it says so.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from traceml_client.protocol.manifest import RecordCounts, TelemetryFacts, Topology, TrainingStatus
+
+SUMMARY_SCHEMA_VERSION: Final = 1
+FAILURE_SCHEMA_VERSION: Final = 1
+
+Confidence = Literal["confirmed", "likely", "unknown"]
+
+
+# --- failure_report.json ----------------------------------------------------------------------------------------------
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """`text` stands literally on that line of that file; `file` is relative to the run folder, lines count from 1."""
+
+    file: str
+    line: int
+    text: str
+
+
+class Collateral(msgspec.Struct, frozen=True):
+    """A rank that ended because of another one."""
+
+    rank: int
+    reason: str
+
+
+class TorchrunView(msgspec.Struct, frozen=True):
+    """What torchrun's own "Root Cause" block said, against this report."""
+
+    root_cause_rank: int | None
+    agrees: bool | None
+    why: str | None
+
+
+class MissingFact(msgspec.Struct, frozen=True):
+    """A fact that would settle the cause, and the command that gets it."""
+
+    fact: str
+    command: str
+
+
+class FailureReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rank failed first, and of what category its failure is."""
+
+    schema_version: int = FAILURE_SCHEMA_VERSION
+    category: str
+    family: str
+    confidence: Confidence
+    initiating_rank: int | None
+    """The global rank; null where the evidence does not tell."""
+    node_rank: int | None
+    attempt: int | None
+    """Of that rank, as `ranks` in the summary numbers them."""
+    step: int | None
+    """The step in progress, from 1."""
+    phase: str | None
+    exit_code: int | None
+    signal: str | None
+    summary: str
+    evidence: tuple[Evidence, ...]
+    collateral: tuple[Collateral, ...]
+    torchrun: TorchrunView
+    next_step: str
+    command: str | None
+    verify_command: str | None
+    missing: tuple[MissingFact, ...]
+
+
+# --- final_summary.json -----------------------------------------------------------------------------------------------
+
+
+class NodeSection(msgspec.Struct, frozen=True):
+    node_rank: int
+    exit_code: int | None
+    signal: str | None
+    why: str | None
+    """Where it did not report its end: what is known instead."""
+
+
+class TrainingSection(msgspec.Struct, frozen=True):
+    status: TrainingStatus
+    exit_code: int | None
+    signal: str | None
+    started_at: str | None
+    ended_at: str | None
+    nodes: tuple[NodeSection, ...]
+
+
+class AttemptSection(msgspec.Struct, frozen=True):
+    """One incarnation of a rank, numbered by start."""
+
+    attempt: int
+    slot_attempt: int
+    """Its number in its slot (node, local rank), which names its folder."""
+    node_rank: int
+    local_rank: int
+    host: str
+    torch_restart_count: int
+    steps: int
+    """Completed steps recorded, without the skipped ones."""
+    skipped: int
+    last_step: int
+    state: str
+    first_at: str | None
+    last_at: str | None
+    exit_code: int | None
+    records: RecordCounts
+    notes: tuple[str, ...]
+
+
+class RankSection(msgspec.Struct, frozen=True):
+    rank: int
+    attempts: tuple[AttemptSection, ...]
+
+
+class PhaseTimes(msgspec.Struct, frozen=True):
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    mean_ms: float
+    """Over all steps of the window; a step in which the phase was not measured counts as 0."""
+    share: float
+    """Of the mean step, 0 to 1."""
+
+
+Phases = dict[str, PhaseTimes | None]
+"""input_wait, h2d, forward, backward, optimizer, residual, step; null where not measured."""
+
+
+class Window(msgspec.Struct, frozen=True):
+    """The steps that the figures are of: warm-up and skipped steps are left out."""
+
+    first_step: int | None
+    last_step: int | None
+    steps: int
+    """Of the rank that has most."""
+    warmup: int
+    skipped: int
+    unusual: int
+    """Steps of the window that hold a validation pass or a checkpoint; these three are summed over ranks."""
+
+
+class RankStepTime(msgspec.Struct, frozen=True):
+    rank: int
+    steps: int
+    phases: Phases
+
+
+class StepTimeSection(msgspec.Struct, frozen=True):
+    clock: str
+    window: Window
+    phases: Phases
+    by_rank: tuple[RankStepTime, ...]
+    throughput_steps_per_s: float | None
+    reasons: dict[str, str]
+    """Phase to why it is null."""
+
+
+class Level(msgspec.Struct, frozen=True):
+    """A sampled quantity."""
+
+    mean: float
+    max: float
+    last: float
+
+
+class DeviceMemory(msgspec.Struct, frozen=True):
+    device: int
+    allocated_bytes: Level | None
+    reserved_bytes: Level | None
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    total_bytes: int | None
+
+
+class MemoryOverall(msgspec.Struct, frozen=True):
+    """The largest of all ranks, and which rank that is."""
+
+    peak_rss_bytes: int | None
+    peak_rss_rank: int | None
+    peak_allocated_bytes: int | None
+    peak_allocated_rank: int | None
+
+
+class RankMemory(msgspec.Struct, frozen=True):
+    rank: int
+    rss_bytes: Level | None
+    peak_rss_bytes: int | None
+    devices: tuple[DeviceMemory, ...]
+
+
+class MemorySection(msgspec.Struct, frozen=True):
+    overall: MemoryOverall
+    by_rank: tuple[RankMemory, ...]
+    reasons: dict[str, str]
+
+
+class ProcessOverall(msgspec.Struct, frozen=True):
+    cpu_percent: float | None
+    """The sum over ranks; 100 is one core."""
+    max_threads: int | None
+    max_open_files: int | None
+
+
+class RankProcess(msgspec.Struct, frozen=True):
+    rank: int
+    cpu_percent: float | None
+    max_threads: int | None
+    max_open_files: int | None
+
+
+class ProcessSection(msgspec.Struct, frozen=True):
+    overall: ProcessOverall
+    by_rank: tuple[RankProcess, ...]
+    reasons: dict[str, str]
+
+
+class NodeSystem(msgspec.Struct, frozen=True):
+    node_rank: int
+    cpu_percent: Level | None
+    """100 is all cores of the node."""
+    memory_used_bytes: Level | None
+    memory_total_bytes: int | None
+    shm_used_bytes: Level | None
+    shm_total_bytes: int | None
+
+
+class SystemOverall(msgspec.Struct, frozen=True):
+    """The most loaded node's figures."""
+
+    max_cpu_percent: float | None
+    max_memory_used_share: float | None
+    max_shm_used_share: float | None
+
+
+class SystemSection(msgspec.Struct, frozen=True):
+    overall: SystemOverall
+    by_node: tuple[NodeSystem, ...]
+    reasons: dict[str, str]
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What the measurements say, and what to do about it."""
+
+    kind: str
+    severity: Literal["info", "warning", "critical"]
+    confidence: Literal["low", "medium", "high"]
+    summary: str
+    action: str
+    ranks: tuple[int, ...]
+    evidence: tuple[str, ...]
+
+
+class FinalSummary(msgspec.Struct, frozen=True, kw_only=True):
+    schema_version: int = SUMMARY_SCHEMA_VERSION
+    run_name: str
+    run_id: str
+    generated_at: str
+    provisional: bool
+    """Written at the first signal, while training was still ending."""
+    topology: Topology
+    training: TrainingSection
+    telemetry: TelemetryFacts
+    warnings: tuple[str, ...]
+    ranks: tuple[RankSection, ...]
+    step_time: StepTimeSection
+    memory: MemorySection
+    process: ProcessSection
+    system: SystemSection
+    primary_diagnosis: Finding
+    findings: tuple[Finding, ...]
+    failure: FailureReport | None
+    failure_history: tuple[FailureReport, ...]

@@ -1,0 +1,150 @@
+"""The sections made from samples: memory and process by rank, system by node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from traceml_client.protocol.columns import DEVICE_MEMORY_SAMPLE, NODE_SAMPLE, NOT_MEASURED, PROCESS_SAMPLE
+from traceml_daemon.report.form import (
+    DeviceMemory,
+    Level,
+    MemoryOverall,
+    MemorySection,
+    NodeSystem,
+    ProcessOverall,
+    ProcessSection,
+    RankMemory,
+    RankProcess,
+    SystemOverall,
+    SystemSection,
+)
+from traceml_daemon.report.measurements import Integers, Records
+
+_NO_SAMPLES: Final = "no sample was recorded"
+_NO_DEVICE: Final = "no accelerator memory was measured"
+
+
+class RankSamples:
+    """One attempt's samples by kind: end times (n,) and values (6, n)."""
+
+    def __init__(self, pieces: Iterable[Records]) -> None:
+        whole = list(pieces)
+        self._ends, self._values = {}, {}
+        for kind in (PROCESS_SAMPLE, DEVICE_MEMORY_SAMPLE, NODE_SAMPLE):
+            masks = [piece.tags == kind for piece in whole]
+            pairs = list(zip(whole, masks, strict=True))
+            self._ends[kind] = np.concatenate([p.end_ns[m] for p, m in pairs] or [np.empty(0, np.int64)])
+            self._values[kind] = np.concatenate(
+                [p.values[:, m] for p, m in pairs] or [np.empty((6, 0), np.int64)], axis=1
+            )
+
+    def memory(self, rank: int) -> RankMemory:
+        _, rss, _, _, peak_rss, _ = self._values[PROCESS_SAMPLE]
+        devices = self._values[DEVICE_MEMORY_SAMPLE]
+        return RankMemory(
+            rank=rank,
+            rss_bytes=_level(rss),
+            peak_rss_bytes=_largest(np.concatenate([peak_rss, rss])),
+            devices=tuple(_device(devices[:, devices[0] == index], index) for index in np.unique(devices[0]).tolist()),
+        )
+
+    def process(self, rank: int) -> RankProcess:
+        cpu_ns, _, threads, files, _, _ = self._values[PROCESS_SAMPLE]
+        return RankProcess(
+            rank=rank,
+            cpu_percent=_rate_percent(cpu_ns, self._ends[PROCESS_SAMPLE]),
+            max_threads=_largest(threads),
+            max_open_files=_largest(files),
+        )
+
+    def system(self, node_rank: int) -> NodeSystem | None:
+        """Null where this rank did not sample its node."""
+        cpu, used, total, shm_used, shm_total, _ = self._values[NODE_SAMPLE]
+        if len(cpu) == 0:
+            return None
+        return NodeSystem(
+            node_rank=node_rank,
+            cpu_percent=_level(cpu, scale=0.1),
+            memory_used_bytes=_level(used),
+            memory_total_bytes=_largest(total),
+            shm_used_bytes=_level(shm_used),
+            shm_total_bytes=_largest(shm_total),
+        )
+
+
+def memory_section(ranks: tuple[RankMemory, ...]) -> MemorySection:
+    peak_rss = max(((r.peak_rss_bytes, r.rank) for r in ranks if r.peak_rss_bytes is not None), default=(None, None))
+    allocated = [
+        (device.peak_allocated_bytes, rank.rank)
+        for rank in ranks
+        for device in rank.devices
+        if device.peak_allocated_bytes is not None
+    ]
+    reasons = {} if peak_rss[0] is not None else {"rss": _NO_SAMPLES}
+    if not allocated:
+        reasons["devices"] = _NO_DEVICE
+    overall = MemoryOverall(*peak_rss, *max(allocated, default=(None, None)))
+    return MemorySection(overall=overall, by_rank=ranks, reasons=reasons)
+
+
+def process_section(ranks: tuple[RankProcess, ...]) -> ProcessSection:
+    cpu = [rank.cpu_percent for rank in ranks if rank.cpu_percent is not None]
+    overall = ProcessOverall(
+        cpu_percent=round(sum(cpu), 1) if cpu else None,
+        max_threads=max((r.max_threads for r in ranks if r.max_threads is not None), default=None),
+        max_open_files=max((r.max_open_files for r in ranks if r.max_open_files is not None), default=None),
+    )
+    reasons = {} if cpu else {"cpu_percent": "fewer than two samples of any rank"}
+    return ProcessSection(overall=overall, by_rank=ranks, reasons=reasons)
+
+
+def system_section(nodes: tuple[NodeSystem, ...]) -> SystemSection:
+    overall = SystemOverall(
+        max_cpu_percent=max((n.cpu_percent.max for n in nodes if n.cpu_percent is not None), default=None),
+        max_memory_used_share=_share((n.memory_used_bytes, n.memory_total_bytes) for n in nodes),
+        max_shm_used_share=_share((n.shm_used_bytes, n.shm_total_bytes) for n in nodes),
+    )
+    return SystemSection(overall=overall, by_node=nodes, reasons={} if nodes else {"system": _NO_SAMPLES})
+
+
+def _device(values: Integers, index: int) -> DeviceMemory:
+    _, allocated, reserved, peak_allocated, peak_reserved, total = values
+    return DeviceMemory(
+        device=index,
+        allocated_bytes=_level(allocated),
+        reserved_bytes=_level(reserved),
+        peak_allocated_bytes=_largest(np.concatenate([peak_allocated, allocated])),
+        peak_reserved_bytes=_largest(np.concatenate([peak_reserved, reserved])),
+        total_bytes=_largest(total),
+    )
+
+
+def _level(values: Integers, *, scale: float = 1.0) -> Level | None:
+    measured = values[values != NOT_MEASURED]
+    if len(measured) == 0:
+        return None
+    numbers = (measured.mean(), measured.max(), measured[-1])
+    mean, largest, last = (round(float(number) * scale, 1) for number in numbers)
+    return Level(mean, largest, last)
+
+
+def _largest(values: Integers) -> int | None:
+    measured = values[values != NOT_MEASURED]
+    return int(measured.max()) if len(measured) else None
+
+
+def _rate_percent(cpu_ns: Integers, ends_ns: Integers) -> float | None:
+    """How much of a core was used between the first and the last sample of a counter that only grows."""
+    is_measured = cpu_ns != NOT_MEASURED
+    cpu_ns, ends_ns = cpu_ns[is_measured], ends_ns[is_measured]
+    if len(cpu_ns) < 2 or ends_ns[-1] <= ends_ns[0]:
+        return None
+    return round(100.0 * float(cpu_ns[-1] - cpu_ns[0]) / float(ends_ns[-1] - ends_ns[0]), 1)
+
+
+def _share(pairs: Iterable[tuple[Level | None, int | None]]) -> float | None:
+    shares = [level.max / total for level, total in pairs if level is not None and total]
+    return round(max(shares), 4) if shares else None

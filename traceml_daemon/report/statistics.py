@@ -1,0 +1,155 @@
+"""Where the time of a step went: percentiles, mean and share of every phase, overall and by rank.
+
+A rank's records are read once, in pieces; what is kept of them does not grow with the run. The warm-up step is left out
+wherever there are others, skipped steps are counted apart, and what no phase claims of a step is the residual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+
+from traceml_client.protocol.columns import IS_SKIPPED, IS_UNUSUAL, IS_WARMUP, PHASES
+from traceml_daemon.report.distribution import Distribution
+from traceml_daemon.report.form import Phases, PhaseTimes, RankStepTime, StepTimeSection, Window
+from traceml_daemon.report.measurements import Integers, Mask, Records
+
+CLOCK: Final = "host"
+"""Durations are of the host's monotonic clock: of what the training thread waited for, kernels that still run included
+only where it did."""
+NAMES: Final = (*PHASES, "residual", "step")
+_STEP: Final = len(PHASES)
+_NS_PER_MS: Final = 1e6
+
+
+class PhaseStatistics:
+    """Distributions of all phases over any number of steps."""
+
+    def __init__(self) -> None:
+        self.num_steps = 0
+        self._phases = tuple(Distribution() for _ in NAMES)
+
+    def add(self, values: Integers) -> None:
+        """`values` as in a step record: shape (6, n), nanoseconds, NOT_MEASURED where a phase was not."""
+        self.num_steps += values.shape[1]
+        measured = np.maximum(values[:_STEP], 0)
+        residual = np.maximum(values[_STEP] - measured.sum(axis=0), 0)
+        for distribution, column in zip(self._phases, values[:_STEP], strict=False):
+            distribution.add(column[column >= 0])
+        self._phases[_STEP].add(residual)
+        self._phases[_STEP + 1].add(values[_STEP])
+
+    def phases(self) -> Phases:
+        step = self._phases[-1]
+        return {
+            name: _times(phase, step.total, self.num_steps) if phase.count else None
+            for name, phase in zip(NAMES, self._phases, strict=True)
+        }
+
+
+class AttemptSteps:
+    """One attempt's steps: how many of each kind, and the statistics of those that count."""
+
+    def __init__(self) -> None:
+        self.num_completed = 0
+        """Without the skipped ones."""
+        self.num_skipped = self.num_warmup = self.num_unusual = 0
+        self.last_step = 0
+        self.first_in_window: int | None = None
+        self.last_in_window: int | None = None
+        self.statistics = PhaseStatistics()
+
+    def read(self, pieces: Iterable[Records], overall: PhaseStatistics | None = None) -> None:
+        """Read all records; those that count go into `overall` too."""
+        warmup: list[Records] = []
+        for records in pieces:
+            is_skipped = (records.tags & IS_SKIPPED) > 0
+            is_warmup = ((records.tags & IS_WARMUP) > 0) & ~is_skipped
+            self.num_skipped += int(is_skipped.sum())
+            self.num_completed += len(records.tags) - int(is_skipped.sum())
+            self.last_step = int(records.sequences[-1]) + 1 if len(records.sequences) else self.last_step
+            if is_warmup.any():
+                warmup.append(_pick(records, is_warmup))
+            self._count(_pick(records, ~is_skipped & ~is_warmup), overall)
+        self.num_warmup = sum(len(records.tags) for records in warmup)
+        if self.statistics.num_steps == 0 and self.num_warmup:
+            self.num_warmup = 0
+            for records in warmup:
+                self._count(records, overall)
+
+    def _count(self, records: Records, overall: PhaseStatistics | None) -> None:
+        if len(records.tags) == 0:
+            return
+        self.num_unusual += int(((records.tags & IS_UNUSUAL) > 0).sum())
+        if self.first_in_window is None:
+            self.first_in_window = int(records.sequences[0]) + 1
+        self.last_in_window = int(records.sequences[-1]) + 1
+        self.statistics.add(records.values)
+        if overall is not None:
+            overall.add(records.values)
+
+
+def step_time_section(
+    overall: PhaseStatistics, by_rank: Mapping[int, AttemptSteps], notes: Iterable[str]
+) -> StepTimeSection:
+    """`by_rank`: the last attempt of each rank; `notes`: what ranks said of phases that they could not measure."""
+    phases = overall.phases()
+    step = phases["step"]
+    return StepTimeSection(
+        clock=CLOCK,
+        window=_window(by_rank.values()),
+        phases=phases,
+        by_rank=tuple(
+            RankStepTime(rank=rank, steps=steps.statistics.num_steps, phases=steps.statistics.phases())
+            for rank, steps in by_rank.items()
+        ),
+        throughput_steps_per_s=1e3 / step.mean_ms if step is not None and step.mean_ms > 0 else None,
+        reasons=_reasons(phases, tuple(notes)),
+    )
+
+
+def _window(ranks: Iterable[AttemptSteps]) -> Window:
+    ranks = tuple(ranks)
+    return Window(
+        first_step=min((r.first_in_window for r in ranks if r.first_in_window is not None), default=None),
+        last_step=max((r.last_in_window for r in ranks if r.last_in_window is not None), default=None),
+        steps=max((r.statistics.num_steps for r in ranks), default=0),
+        warmup=sum(r.num_warmup for r in ranks),
+        skipped=sum(r.num_skipped for r in ranks),
+        unusual=sum(r.num_unusual for r in ranks),
+    )
+
+
+def _reasons(phases: Phases, notes: tuple[str, ...]) -> dict[str, str]:
+    """Why phases are null: in the words of a rank where one said something of that phase."""
+    if phases["step"] is None:
+        about_steps = next((note for note in notes if "step" in note), "no completed step was recorded")
+        return dict.fromkeys(NAMES, about_steps)
+    return {
+        name: next((note for note in notes if name in note), "not measured on any step of any rank")
+        for name in PHASES
+        if phases[name] is None
+    }
+
+
+def _times(phase: Distribution, step_total_ns: int, num_steps: int) -> PhaseTimes:
+    p50, p95, p99 = phase.percentiles()
+    return PhaseTimes(
+        p50_ms=_ms(p50),
+        p95_ms=_ms(p95),
+        p99_ms=_ms(p99),
+        mean_ms=_ms(phase.total / num_steps),
+        share=round(phase.total / step_total_ns, 6) if step_total_ns else 0.0,
+    )
+
+
+def _ms(duration_ns: float) -> float:
+    return round(duration_ns / _NS_PER_MS, 6)
+
+
+def _pick(records: Records, mask: Mask) -> Records:
+    if mask.all():
+        return records
+    return Records(records.sequences[mask], records.end_ns[mask], records.tags[mask], records.values[:, mask])

@@ -1,0 +1,159 @@
+"""What befell each attempt of a rank, and which of two came first.
+
+A symptom's class says how near it is to a cause: an original error or death beats a time-out of a collective, that
+beats a lost peer, that beats a signal which torchrun or the launcher sends to those who are left. Within a class the
+time decides: of the raise where there was one, not of the reaping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from traceml_client.protocol.node import NodeReport, RankEnd, RankError
+from traceml_daemon.core.events import Incarnation
+from traceml_daemon.report import categories
+from traceml_daemon.report.facts import AttemptFacts
+from traceml_daemon.report.form import Confidence
+
+Kind = Literal["original", "timeout", "peer_lost", "terminated", "vanished"]
+
+_SAME_INSTANT_NS: Final = 1_000_000
+"""On one host: two raises this near to one another did not cause one another."""
+_AGENT_GRACE_NS: Final = 20_000_000_000
+"""torchrun gives a rank 30 s after SIGTERM; a SIGKILL this long after a first death is taken for its own."""
+_ENDING_SIGNALS: Final = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"})
+_ENDING_CODES: Final = frozenset({129, 130, 131, 143})
+"""Of a rank that turns such a signal into an exit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symptom:
+    """How one attempt ended, if not well."""
+
+    attempt: AttemptFacts
+    kind: Kind
+    category: str
+    confidence: Confidence
+    at_ns: int | None
+    """Wall clock of its own host; null where nobody knows."""
+    error: RankError | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    step: int | None = None
+    phase: str | None = None
+    is_by_launcher: bool = False
+
+    @property
+    def rank(self) -> int:
+        return self.attempt.place.rank
+
+
+def ends_of(reports: Iterable[NodeReport]) -> dict[Incarnation, RankEnd]:
+    """What launchers saw of the ends of their ranks."""
+    return {
+        Incarnation(report.node_index, end.local_rank, end.attempt): end for report in reports for end in report.ranks
+    }
+
+
+def find_symptoms(attempts: Iterable[AttemptFacts], ends: dict[Incarnation, RankEnd]) -> tuple[Symptom, ...]:
+    """The symptoms of attempts that ran at the same time; those that ended well have none."""
+    found = [s for s in (_symptom(attempt, ends.get(attempt.incarnation)) for attempt in attempts) if s is not None]
+    return tuple(_attribute_to_agent(symptom, found) for symptom in found)
+
+
+def precedes(first: Symptom, second: Symptom, *, lead_ns: int = _SAME_INSTANT_NS) -> bool | None:
+    """Whether `first` came before `second`; null inside the lead and the error bound of the clocks: a tie."""
+    if first.at_ns is None or second.at_ns is None:
+        return None
+    difference_ns = second.at_ns - first.at_ns
+    bound_ns = lead_ns
+    one, other = first.attempt, second.attempt
+    if one.place.host != other.place.host:
+        if min(one.clock_bound_ns, other.clock_bound_ns) < 0:
+            return None
+        difference_ns += other.clock_offset_ns - one.clock_offset_ns
+        bound_ns += one.clock_bound_ns + other.clock_bound_ns
+    return None if abs(difference_ns) <= bound_ns else difference_ns > 0
+
+
+def first_of(symptoms: Iterable[Symptom], *, lead_ns: int = _SAME_INSTANT_NS) -> Symptom | None:
+    """The one that surely preceded all others; null on a tie, and if there is none."""
+    everyone = tuple(symptoms)
+    for one in everyone:
+        if all(other is one or precedes(one, other, lead_ns=lead_ns) for other in everyone):
+            return one
+    return None
+
+
+def _symptom(attempt: AttemptFacts, end: RankEnd | None) -> Symptom | None:
+    exit_code = end.exit_code if end is not None and end.exit_code is not None else attempt.exit_code
+    signal = end.signal if end is not None else None
+    error = _first_error(attempt, end)
+    if error is not None and (error.kind == "main" or exit_code != 0):
+        return _of_error(attempt, error, exit_code=exit_code, signal=signal)
+    common = replace(_blank(attempt, end), exit_code=exit_code, signal=signal)
+    if signal is not None:
+        category, confidence = categories.of_signal(signal)
+        is_ending = signal in _ENDING_SIGNALS or common.is_by_launcher
+        return replace(common, kind="terminated" if is_ending else "original", category=category, confidence=confidence)
+    if exit_code in _ENDING_CODES:
+        return replace(common, kind="terminated", category="sigterm_unattributed")
+    if exit_code:
+        return replace(common, kind="original", category="nonzero_exit", confidence="likely")
+    return None if attempt.state == "finished" or exit_code == 0 else common
+
+
+def _blank(attempt: AttemptFacts, end: RankEnd | None) -> Symptom:
+    """Nothing is known but that it is gone."""
+    return Symptom(
+        attempt=attempt,
+        kind="vanished",
+        category="insufficient_evidence",
+        confidence="unknown",
+        at_ns=end.died_ns if end is not None else None,
+        step=end.step or None if end is not None else None,
+        phase=end.phase if end is not None else None,
+        is_by_launcher=end is not None and end.stopped_by_launcher is not None,
+    )
+
+
+def _of_error(attempt: AttemptFacts, error: RankError, *, exit_code: int | None, signal: str | None) -> Symptom:
+    category, confidence = categories.of_error(error)
+    kind: Kind = "original"
+    if category == "interrupted":
+        kind = "terminated"
+    elif categories.is_collective_timeout(error):
+        kind, category = "timeout", "collective_timeout"
+    elif categories.is_peer_lost(error):
+        kind, category = "peer_lost", "collateral_only"
+    return Symptom(
+        attempt=attempt,
+        kind=kind,
+        category=category,
+        confidence=confidence,
+        at_ns=error.raised_ns,
+        error=error,
+        exit_code=exit_code,
+        signal=signal,
+        step=error.step or None,
+        phase=error.phase,
+    )
+
+
+def _first_error(attempt: AttemptFacts, end: RankEnd | None) -> RankError | None:
+    """Of main and thread error the earlier one, whoever brought the news."""
+    known = [attempt.error, attempt.thread_error]
+    known += [end.error, end.thread_error] if end is not None else []
+    return min((error for error in known if error is not None), key=lambda error: error.raised_ns, default=None)
+
+
+def _attribute_to_agent(symptom: Symptom, everyone: list[Symptom]) -> Symptom:
+    """A SIGKILL long after a first death on the same node is torchrun's, to a rank that ignored its SIGTERM."""
+    if symptom.signal != "SIGKILL" or symptom.error is not None or symptom.at_ns is None:
+        return symptom
+    node_index = symptom.attempt.incarnation.node_index
+    neighbours = [other.at_ns for other in everyone if other.attempt.incarnation.node_index == node_index]
+    first_ns = min(at_ns for at_ns in neighbours if at_ns is not None)
+    return replace(symptom, kind="terminated") if symptom.at_ns - first_ns >= _AGENT_GRACE_NS else symptom

@@ -11,17 +11,18 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
-from traceml_client import crash, samplers
+from traceml_client import crash, steps
 from traceml_client.courier import Courier, CourierHooks
 from traceml_client.descriptors import map_shared
 from traceml_client.dialogue import RankStory
 from traceml_client.faults import FaultLog, say
 from traceml_client.handover import Handover, take
-from traceml_client.identity import RankIdentity, identify, read_start_ticks
+from traceml_client.identity import identify, read_start_ticks
 from traceml_client.protocol import environ, ring
 from traceml_client.protocol.environ import RankEnvironment
 from traceml_client.protocol.handover import HandoverRequest
 from traceml_client.recorder import Recorder
+from traceml_client.samplers import open_samplers
 from traceml_client.sender import Sender
 
 _BUDGET_S = {"launched, connected": 1.0, "launched, not connected": 0.2, "direct": 2.0}
@@ -68,9 +69,8 @@ class Client:
             address=_daemon_address(environment, handover),
             hooks=CourierHooks(report_fault=_faults.report, report_unreachable=self._report_unreachable),
         )
-        self._sender = Sender(
-            recorder=self.recorder, courier=self._courier, handover=handover, sample=self._sampler(identity)
-        )
+        self._samplers = open_samplers(is_node_sampled=identity.local_rank == 0)
+        self._sender = Sender(recorder=self.recorder, courier=self._courier, handover=handover, sample=self._sample)
         self._is_unreachable_said = handover is not None  # its launcher says what is the matter with the daemon
         self._is_finished = False
 
@@ -90,6 +90,7 @@ class Client:
             crash.enable_faulthandler()
         with _guard("hooks on torch"):
             _install_torch_hooks(self.recorder)
+        self._courier.begin(now_ns=time.monotonic_ns())
         self._sender.start(self._keep_alive)
 
     def on_error(self, error: BaseException) -> None:
@@ -118,6 +119,7 @@ class Client:
         self._is_finished = True
         with _guard("end"):
             self._note_displayed_error()
+            steps.finish(has_error=bool(self._story.exit_code) or self._errors.has("main"))
             self.recorder.set_marker(1)
             self._story.notes = (*self.recorder.reader.notes(), *_faults.sentences())
             self._story.ended_ns = time.monotonic_ns() + self._story.wall_minus_monotonic_ns
@@ -130,7 +132,7 @@ class Client:
         if self._handover is None:
             if error := crash.last_uncaught():
                 self.on_error(error)
-            if self._errors.main:
+            if self._errors.has("main"):
                 self._story.exit_code = 1
 
     def _announce_errors(self) -> None:
@@ -150,6 +152,8 @@ class Client:
             _faults.is_silent = True
             with _guard("fork"):
                 self._sender.abandon()
+                for sampler in self._samplers.values():
+                    sampler.close()
 
     def _budget_s(self) -> float:
         if self._handover is None:
@@ -162,23 +166,11 @@ class Client:
                 run()
                 return
 
-    def _sampler(self, identity: RankIdentity) -> Callable[[int], None]:
-        node = samplers.NodeSampler() if identity.local_rank == 0 else None
-
-        def sample(now_ns: int) -> None:
-            with _guard("process samples"):
-                self._record_sample(samplers.sample_process(), now_ns)
-            with _guard("device samples"):
-                for one in samplers.sample_devices():
-                    self._record_sample(one, now_ns)
-            if node:
-                with _guard("node samples"):
-                    self._record_sample(node.sample(), now_ns)
-
-        return sample
-
-    def _record_sample(self, sample: samplers.Sample, now_ns: int) -> None:
-        self.recorder.record_sample(sample.kind, now_ns, sample.values)
+    def _sample(self, now_ns: int) -> None:
+        for kind, sampler in self._samplers.items():
+            with _guard(f"{kind} samples"):
+                for sample in sampler.sample():
+                    self.recorder.record_sample(sample.kind, now_ns, sample.values)
 
     def _report_unreachable(self, error: OSError) -> None:
         if not self._is_unreachable_said:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from traceml_client.backoff import Backoff
 from traceml_client.clock_offset import ClockOffset
 from traceml_client.dialogue import Dialogue, RankStory, State
-from traceml_client.link import Link
+from traceml_client.link import Link, is_numeric
 from traceml_client.outbox import Outbox
 from traceml_client.protocol import messages
 from traceml_client.protocol.errors import RemoteProtocolError
@@ -71,6 +71,14 @@ class Courier:
     def next_attempt_ns(self) -> int | None:
         """When `turn` will have to connect; null where it does not."""
         return self._connect_at_ns if self._link is None and self._address else None
+
+    def begin(self, *, now_ns: int) -> None:
+        """Begin to connect before the script runs, if that needs no name to be looked up.
+
+        A new socket has a low number for an instant; later that could be the one which the script is about to use.
+        """
+        if self._address and is_numeric(self._address[0]):
+            self.turn(now_ns=now_ns)
 
     def hurry(self) -> None:
         """The rank ends: do not wait for the back-off's time."""

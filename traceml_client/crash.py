@@ -80,14 +80,14 @@ def write_for_torchrun(path: str, error: RankError) -> None:
         _write_new(path, msgspec.json.encode(torchelastic_form(error)))
 
 
-def write_for_people(rank_dir: str, errors: list[RankError], torchelastic_path: str | None) -> None:
+def write_for_people(rank_dir: str, errors: tuple[RankError, ...], torchelastic_path: str | None) -> None:
     """Write `error.json` into the rank's folder: torchelastic's form (its own content where there is one), and ours.
 
     Raises:
         OSError: as the file system says.
     """
     document: dict[str, Any] = {"schema_version": ERROR_FILE_SCHEMA_VERSION}
-    document |= _read_object(torchelastic_path) or torchelastic_form(errors[0])
+    document |= _read_object(torchelastic_path) or torchelastic_form(errors[-1])
     document["errors"] = errors
     path = os.path.join(rank_dir, "error.json")
     temporary = f"{path}.{os.getpid()}"
@@ -143,33 +143,31 @@ class ErrorRecorder:
         self._wall_minus_monotonic_ns = wall_minus_monotonic_ns
         self._rank_dir = rank_dir
         self._error_file = error_file
-        self.main: RankError | None = None
-        self.thread: RankError | None = None
+        self.errors: tuple[RankError, ...] = ()
+        """As they were raised, at most one of each kind."""
 
-    @property
-    def errors(self) -> tuple[RankError, ...]:
-        """At most two, the main thread's first."""
-        return tuple(error for error in (self.main, self.thread) if error)
+    def has(self, kind: Literal["main", "thread"]) -> bool:
+        return any(error.kind == kind for error in self.errors)
 
     def record_main(self, error: BaseException) -> None:
         """An exception that ends the process. Raises OSError if a file cannot be written; the ring has it by then."""
-        if self.main:
+        if self.has("main"):
             return
-        self.main = self._record(error, "main", ring.MAIN_ERROR)
+        recorded = self._record(error, "main", ring.MAIN_ERROR)
         if self._error_file and isinstance(error, Exception):  # as torchelastic itself: not for an interrupt
-            write_for_torchrun(self._error_file, self.main)
+            write_for_torchrun(self._error_file, recorded)
         self._write_for_people()
 
     def record_logged(self, error: BaseException) -> None:
         """An exception that the script caught and then left with an exit code. Raises as `record_main`."""
-        if not self.main:
-            self.main = self._record(error, "main", ring.MAIN_ERROR)
+        if not self.has("main"):
+            self._record(error, "main", ring.MAIN_ERROR)
             self._write_for_people()
 
     def record_thread(self, error: BaseException) -> None:
         """An exception that ended a thread. torchrun is not told: the process goes on. Raises as `record_main`."""
-        if not self.thread:
-            self.thread = self._record(error, "thread", ring.THREAD_ERROR)
+        if not self.has("thread"):
+            self._record(error, "thread", ring.THREAD_ERROR)
             self._write_for_people()
 
     def _record(self, error: BaseException, kind: Literal["main", "thread"], area: int) -> RankError:
@@ -178,11 +176,12 @@ class ErrorRecorder:
         described = describe(error, kind=kind, raised_ns=raised_ns, step=step, phase=phase)
         start, end = ring.TEXT_AREA[area]
         self._recorder.write_text(area, fit(described, end - start))
+        self.errors = (*self.errors, described)
         return described
 
     def _write_for_people(self) -> None:
         if self._rank_dir:
-            write_for_people(self._rank_dir, list(self.errors), self._error_file if self.main else None)
+            write_for_people(self._rank_dir, self.errors, self._error_file if self.has("main") else None)
 
 
 def chain_thread_hook(record: Callable[[BaseException], None]) -> None:

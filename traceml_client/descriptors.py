@@ -39,13 +39,13 @@ class HeldDescriptor:
         Raises:
             OSError: `fd` is not open. Where no high number is free, it keeps the one it has.
         """
+        self._identity = _identify(fd)
         try:
             self.fd = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest_number())
         except OSError:
             self.fd = fd
         else:
             os.close(fd)
-        self._identity = _identify(self.fd)
 
     def is_intact(self) -> bool:
         """Whether the number still stands for our file, and not for nothing or for one of the script's."""

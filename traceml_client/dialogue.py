@@ -29,12 +29,13 @@ _MAX_SILENCE_NS = 15_000_000_000
 
 @dataclass(slots=True, kw_only=True)
 class RankStory:
-    """What a rank has to say beside its records. It outlives connections; `identity` follows the daemon's numbering."""
+    """What a rank has to say beside its records. It outlives connections."""
 
     identity: RankIdentity
     token: str
     wall_minus_monotonic_ns: int
     errors: tuple[RankError, ...] = ()
+    """As they were raised; only ever appended to."""
     notes: tuple[str, ...] = ()
     is_ending: bool = False
     ended_ns: int = 0
@@ -117,7 +118,7 @@ class Dialogue:
         if self._is_marker_sent or not story.is_ending or not self._outbox.is_empty():
             return None
         self._is_marker_sent = True
-        error = story.errors[0] if story.errors else None
+        error = next((one for one in story.errors if one.kind == "main"), story.errors[0] if story.errors else None)
         return messages.RankFinished(story.ended_ns, self._outbox.heads(), story.exit_code, error, story.notes)
 
     def _take(self, message: messages.FromDaemon, now_ns: int) -> None:
@@ -163,9 +164,8 @@ class Dialogue:
         self.state = State.WELCOME
 
     def _enter(self, welcome: messages.Welcome) -> None:
-        """From now on we are who the daemon says: a reconnect must not become a new attempt."""
-        story = self._story
-        story.identity = story.identity.numbered(welcome.run_id, welcome.node_index, welcome.attempt)
+        """From now on we belong to this run: a reconnect must not end in the daemon's next one."""
+        self._story.identity = self._story.identity.in_run(welcome.run_id)
         self._outbox.resume(welcome.next_seq)
         self.state = State.OPEN
 

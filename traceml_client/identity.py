@@ -27,7 +27,11 @@ def read_start_ticks(pid: int | None = None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankIdentity:
-    """What the daemon is told of this process. `node_index` and `attempt` may be NUMBER_ME."""
+    """What the daemon is told of this process.
+
+    `node_index` and `attempt` are NUMBER_ME under a direct launch, on every connection: the daemon knows the host and
+    the process again.
+    """
 
     run: str
     """The run id where a launcher told it, else the run name, else empty."""
@@ -42,9 +46,9 @@ class RankIdentity:
     pid: int
     start_ticks: int
 
-    def numbered(self, run: str, node_index: int, attempt: int) -> RankIdentity:
-        """The same process under the numbers that the daemon gave it."""
-        return replace(self, run=run, node_index=node_index, attempt=attempt)
+    def in_run(self, run: str) -> RankIdentity:
+        """The same process, knowing which run the daemon put it into."""
+        return replace(self, run=run)
 
 
 def identify(environment: RankEnvironment, grant: HandoverGrant | None = None) -> RankIdentity:
@@ -55,7 +59,7 @@ def identify(environment: RankEnvironment, grant: HandoverGrant | None = None) -
     """
     return RankIdentity(
         run=grant.run_id if grant else environment.run_name,
-        node_index=grant.node_index if grant else environment.group_rank,
+        node_index=grant.node_index if grant else NUMBER_ME,
         local_rank=environment.local_rank,
         attempt=grant.attempt if grant else NUMBER_ME,
         rank=environment.rank,

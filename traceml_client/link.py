@@ -13,6 +13,15 @@ from traceml_client.descriptors import HeldDescriptor
 _RECEIVE_BYTES = 64 * 1024
 
 
+def is_numeric(host: str) -> bool:
+    """Whether `host` is an address and not a name."""
+    try:
+        socket.getaddrinfo(host.encode("ascii", "replace"), None, flags=socket.AI_NUMERICHOST)
+    except OSError:
+        return False
+    return True
+
+
 class Link:
     """One attempt to reach the daemon, from its connect to its end. Every failure is an OSError."""
 

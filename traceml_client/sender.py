@@ -23,6 +23,8 @@ from traceml_client.recorder import Recorder
 _TICK_NS = 1_000_000_000
 _CLOSING_S = 0.5
 """For the thread to end after its own deadline."""
+_DEAF_MS = 50
+"""How often to look around once the script has closed the descriptor that would wake us."""
 _MARKER_STORED = 2
 
 
@@ -134,7 +136,8 @@ class Sender:
     def _timeout_ms(self) -> int:
         times = (self._tick_at_ns, self._stop_at_ns, self._courier.next_attempt_ns)
         nearest_ns = min(time_ns for time_ns in times if time_ns is not None)
-        return max(0, nearest_ns - time.monotonic_ns()) // 1_000_000 + 1
+        wait_ms = max(0, nearest_ns - time.monotonic_ns()) // 1_000_000 + 1
+        return wait_ms if self._wake.is_intact() else min(wait_ms, _DEAF_MS)
 
     def _wait(self, timeout_ms: int) -> None:
         poller = select.poll()

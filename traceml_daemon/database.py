@@ -13,6 +13,7 @@ import shutil
 import sqlite3
 import tempfile
 from pathlib import Path
+from typing import Final
 
 from traceml_daemon import schema
 from traceml_daemon.rows import Recovered
@@ -20,6 +21,10 @@ from traceml_daemon.volume import file_system_type, is_network_volume
 
 _WAL_PAGES = 4000
 """16 MB between automatic checkpoints, which run on the writer's thread."""
+
+
+SEALING_STATEMENTS: Final = ("PRAGMA wal_checkpoint(TRUNCATE)", "PRAGMA journal_mode=DELETE")
+"""What makes the file complete in itself: a copy of it opens anywhere, also where nothing can be written beside it."""
 
 
 class DatabaseFile:
@@ -48,11 +53,6 @@ class DatabaseFile:
             if self.path.exists():
                 shutil.copyfile(self.path, self._local_copy)
             return self._open(self._local_copy)
-
-    def sealing_statements(self) -> tuple[str, ...]:
-        """What makes the file complete in itself, so that any reader can open it."""
-        statements = (schema.INDEX, "PRAGMA wal_checkpoint(TRUNCATE)")
-        return (*statements, "PRAGMA journal_mode=DELETE") if self.is_exclusive else statements
 
     def put_in_place(self) -> None:
         """After the connection is closed: where it was kept elsewhere, move the file to where it belongs."""

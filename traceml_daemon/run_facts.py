@@ -45,6 +45,7 @@ class RunKnowledge:
     times: RunTimes
     warnings: tuple[str, ...]
     frames_rejected: int = 0
+    is_authenticated: bool = True
     storage_failure: str | None = None
     cause: TelemetryReason | None = None
     """Why telemetry is degraded whatever it holds: the daemon died before it could finalize."""
@@ -71,7 +72,7 @@ def telemetry_facts(
         ranks_missing=tuple(_missing_rank(known.roster, rank) for rank in missing),
         records=records,
         frames_rejected=known.frames_rejected,
-        authenticated=bool(known.config.token),
+        authenticated=known.is_authenticated,
     )
 
 

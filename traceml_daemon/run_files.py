@@ -41,7 +41,7 @@ class RunFiles:
 
     def write_json(self, name: str, document: Any) -> None:
         """Replace the file `name` (relative to the run folder) atomically."""
-        self.submit(_write_json, self.run_dir / name, document)
+        self.submit(write_json, self.run_dir / name, document)
 
     def keep_tail(self, node_index: int, path: str, data: bytes) -> bool:
         """Keep a file that a node sent, unless one is there. False: that path is not that node's to write."""
@@ -70,7 +70,8 @@ class RunFiles:
                 _log.error("%s", self.failures[-1])
 
 
-def _write_json(path: Path, document: Any) -> None:
+def write_json(path: Path, document: Any) -> None:
+    """Replace one file atomically, its folder made if need be. Blocks. Raises OSError."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     write_atomically(path, encode_json(document))
 

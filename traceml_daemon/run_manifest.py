@@ -43,26 +43,7 @@ class RunManifest:
         self._clock = clock
         self._holder = holder
         self._renewal: Timer | None = None
-        world_size = config.nnodes * config.nproc_per_node
-        created = rfc3339(config.created_ns)
-        self.current = Manifest(
-            schema_version=manifest.MANIFEST_SCHEMA_VERSION,
-            run_name=config.run_name,
-            run_id=config.run_id,
-            created_at=created,
-            updated_at=created,
-            status="running",
-            lifecycle=Lifecycle(started_at=created),
-            training=manifest.TrainingOutcome(),
-            topology=manifest.Topology(
-                nnodes=config.nnodes, nproc_per_node=config.nproc_per_node, world_size=world_size
-            ),
-            telemetry_status="pending",
-            telemetry_reason=None,
-            telemetry=manifest.TelemetryFacts(
-                status="pending", reason=None, ranks_expected=world_size, authenticated=bool(config.token)
-            ),
-        )
+        self.current = first_manifest(config, is_authenticated=bool(config.token))
 
     def update(self, **changes: Any) -> None:
         """Write it with these fields changed, and the lease renewed."""
@@ -95,6 +76,29 @@ class RunManifest:
     def _write(self, document: Manifest) -> None:
         self.current = document
         self._files.submit(write_with_artifacts, self._files.run_dir, document)
+
+
+def first_manifest(config: RunConfig, *, is_authenticated: bool) -> Manifest:
+    """A run that has just been opened; what is kept of it is known from the start."""
+    world_size = config.nnodes * config.nproc_per_node
+    created = rfc3339(config.created_ns)
+    reason: manifest.TelemetryReason | None = None if config.has_history else "history_disabled"
+    return Manifest(
+        schema_version=manifest.MANIFEST_SCHEMA_VERSION,
+        run_name=config.run_name,
+        run_id=config.run_id,
+        created_at=created,
+        updated_at=created,
+        status="running",
+        lifecycle=Lifecycle(started_at=created),
+        training=manifest.TrainingOutcome(),
+        topology=manifest.Topology(nnodes=config.nnodes, nproc_per_node=config.nproc_per_node, world_size=world_size),
+        telemetry_status="pending",
+        telemetry_reason=reason,
+        telemetry=manifest.TelemetryFacts(
+            status="pending", reason=reason, ranks_expected=world_size, authenticated=is_authenticated
+        ),
+    )
 
 
 def write_with_artifacts(run_dir: Path, document: Manifest) -> None:

@@ -80,8 +80,6 @@ SELECT_STREAMS: Final = (
     " GROUP BY incarnation_id, stream"
 )
 SELECT_META: Final = "SELECT key, value FROM meta"
-INDEX: Final = "CREATE INDEX IF NOT EXISTS chunk_place ON chunk (incarnation_id, stream, first_seq)"
-"""Made at the seal, where it costs one pass; kept up to date on every insert it would cost a third of the intake."""
 
 _BYTES = "x'" + bytes(range(256)).hex() + "'"
 

@@ -13,20 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from traceml_client.protocol import launch
 from traceml_client.protocol.manifest import TelemetryFacts, rfc3339
 from traceml_client.protocol.messages import RunFinalized
 from traceml_daemon.core import events as ev
 from traceml_daemon.errors import ReportError
+from traceml_daemon.final_files import ERROR_FILE, WARNING_FILE, error_document, has_warnings, warning_document
 from traceml_daemon.reporting import Reported, in_thread, write_reports
 from traceml_daemon.run_facts import RunKnowledge, RunTimes, run_facts, telemetry_facts, topology, training_outcome
 
 if TYPE_CHECKING:
     from traceml_daemon.session import Session
 
-SCHEMA_VERSION: Final = 1
-WARNING_FILE: Final = f"{launch.AGGREGATOR_DIR}/finalization_warning.json"
-ERROR_FILE: Final = f"{launch.AGGREGATOR_DIR}/finalization_error.json"
 _LEAST_S: Final = 0.5
 """What a step gets even where the budget is spent: a quick one then still succeeds."""
 
@@ -142,39 +139,18 @@ class Sealing:
     def _warn(self, command: ev.SealRun, telemetry: TelemetryFacts) -> None:
         """finalization_warning.json, where there is something to warn of."""
         session = self._session
-        warnings = session.all_warnings()
-        if not command.missing and not warnings and telemetry.status in ("complete", "unavailable"):
+        if not has_warnings(session.all_warnings(), telemetry):
             return
+        now_ns, rejected = session.clock.wall_ns(), session.rejected_by_peer()
         session.files.write_json(
             WARNING_FILE,
-            {
-                "schema_version": SCHEMA_VERSION,
-                "run_id": session.config.run_id,
-                "generated_at": rfc3339(session.clock.wall_ns()),
-                "reason": command.reason,
-                "telemetry_status": telemetry.status,
-                "telemetry_reason": telemetry.reason,
-                "ranks_expected": telemetry.ranks_expected,
-                "ranks_finished": telemetry.ranks_finished,
-                "ranks_missing": telemetry.ranks_missing,
-                "records": telemetry.records,
-                "frames_rejected": session.rejected_by_peer(),
-                "warnings": warnings,
-            },
+            warning_document(self._knowledge(), command, telemetry, rejected_by_peer=rejected, now_ns=now_ns),
         )
 
     def _failed(self, command: ev.SealRun, text: str, reason: Any = "finalization_error") -> TelemetryFacts:
         """No report: finalization_error.json says why."""
         session = self._session
-        session.files.write_json(
-            ERROR_FILE,
-            {
-                "schema_version": SCHEMA_VERSION,
-                "run_id": session.config.run_id,
-                "generated_at": rfc3339(session.clock.wall_ns()),
-                "error": text,
-            },
-        )
+        session.files.write_json(ERROR_FILE, error_document(session.config.run_id, text, session.clock.wall_ns()))
         telemetry = telemetry_facts(
             self._knowledge(), finished=command.finished, missing=command.missing, reason=command.reason
         )
@@ -193,6 +169,7 @@ class Sealing:
             times=times,
             warnings=session.all_warnings(),
             frames_rejected=session.num_frames_rejected,
+            is_authenticated=bool(session.config.token),
             storage_failure=session.store.failure,
         )
 

@@ -122,6 +122,8 @@ class Session:
         connection.admit(peer)
         run_dir = str(self.config.run_dir)
         connection.send(Welcome(self.config.run_id, self.config.run_name, node.node_index, 0, (0, 0), run_dir))
+        if node.is_owner:
+            self.store.put_meta("owner_node", str(node.node_index))
         self.apply(ev.NodeJoined(node.node_index, node.is_owner, node.local_world_size))
         return peer
 

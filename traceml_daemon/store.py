@@ -20,7 +20,7 @@ import aiosqlite
 from traceml_client.protocol.errors import StoreError
 from traceml_daemon import schema
 from traceml_daemon.chunks import Chunk, join_neighbours
-from traceml_daemon.database import DatabaseFile
+from traceml_daemon.database import SEALING_STATEMENTS, DatabaseFile
 from traceml_daemon.rows import IncarnationRow, Recovered
 
 MAX_QUEUED_BYTES: Final = 8 << 20
@@ -184,7 +184,7 @@ class Store:
         if self._linger is not None:
             self._linger.cancel()
         try:
-            for statement in self._file.sealing_statements():
+            for statement in SEALING_STATEMENTS:
                 await self._database.execute_fetchall(statement)
         except sqlite3.Error as error:
             self._fail(error)

@@ -16,6 +16,8 @@ from blockbuster import BlockBuster, blockbuster_ctx
 import traceml_daemon
 from tests.harness.until import until
 
+uvloop.new_event_loop().close()  # the first one of a process opens a pipe for signals that stays
+
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item

@@ -1,0 +1,108 @@
+"""`traceml-daemon` (the same as `traceml serve`), and `python -m traceml_daemon serve|finalize`.
+
+Not imported for `supervise`: typer costs 160 ms, which every `traceml run` would pay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from traceml_client.protocol import environ
+from traceml_client.protocol.environ import DEFAULT_AGGREGATOR_PORT
+from traceml_client.protocol.errors import ConfigError, StoreError
+from traceml_daemon.errors import CannotStart, ReportError
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+_ENVIRONMENT: Final = "Every option also reads TRACEML_<NAME> and traceml.toml in the working directory."
+
+_UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
+"""click's own, which newer versions of typer carry in a private copy."""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def _option(name: str, metavar: str, meaning: str) -> typer.models.OptionInfo:
+    return typer.Option(f"--{name}", metavar=metavar, help=meaning)  # type: ignore[no-any-return]
+
+
+@app.command(epilog=_ENVIRONMENT)
+def serve(
+    run_name: Annotated[str | None, _option("run-name", "NAME", "the run of ranks without a name of their own")] = None,
+    logs_dir: Annotated[str | None, _option("logs-dir", "DIR", "where run folders live [default: logs]")] = None,
+    nnodes: Annotated[str | None, _option("nnodes", "N", "nodes of a direct launch [default: 1]")] = None,
+    nproc_per_node: Annotated[
+        str | None, _option("nproc-per-node", "N", "ranks on each node [default: as the ranks say]")
+    ] = None,
+    aggregator_port: Annotated[
+        str | None, _option("aggregator-port", "PORT", f"0: any free one [default: {DEFAULT_AGGREGATOR_PORT}]")
+    ] = None,
+    aggregator_bind_host: Annotated[
+        str | None, _option("aggregator-bind-host", "HOST", "where to listen [default: 127.0.0.1]")
+    ] = None,
+    token_file: Annotated[
+        str | None, _option("token-file", "FILE", "holds the shared secret; also TRACEML_TOKEN [default: none]")
+    ] = None,
+    finalize_timeout_sec: Annotated[
+        str | None, _option("finalize-timeout-sec", "S", "from the end of training to the summary [default: 300]")
+    ] = None,
+    settle_sec: Annotated[
+        str | None, _option("settle-sec", "S", "quiet time before a run is sealed [default: 1]")
+    ] = None,
+    tls_cert: Annotated[str | None, typer.Option("--tls-cert", hidden=True)] = None,
+    tls_key: Annotated[str | None, typer.Option("--tls-key", hidden=True)] = None,
+    tls_ca: Annotated[str | None, typer.Option("--tls-ca", hidden=True)] = None,
+) -> None:
+    """The aggregator alone, for direct python and torchrun launches, systemd and sidecars."""
+    flags = {name.replace("_", "-"): value for name, value in locals().items()}
+    from traceml_daemon import serve_options, serving
+
+    folder = Path.cwd()
+    config, token_file_path = serve_options.build_serve_config(
+        flags, environ.snapshot(), serve_options.read_config_file(folder), folder=folder
+    )
+    if token_file_path is not None:
+        config = dataclasses.replace(config, token=serve_options.read_token_file(token_file_path))
+    environ.forget_token()
+    serving.serve(config)
+
+
+@app.command("finalize")
+def finalize_command(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="the run's folder")],
+    reason: Annotated[
+        str, typer.Option(help="why no daemon did it: aggregator_died or aggregator_unresponsive")
+    ] = "aggregator_died",
+) -> None:
+    """Makes the reports of a run whose daemon is gone, from its database, its recorders and its nodes' reports."""
+    from traceml_daemon.offline import finalize, parse_reason
+
+    finalize(run_dir, reason=parse_reason(reason))
+
+
+def serve_main() -> int:
+    """The console script: `serve` with the options of `sys.argv`."""
+    return run_command(["serve", *sys.argv[1:]])
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run one command; return its exit code. An error is one line on standard error."""
+    command = typer.main.get_command(app)
+    try:
+        result = command.main(list(arguments), prog_name="traceml-daemon", standalone_mode=False)
+    except (ConfigError, _UsageError) as error:
+        return _complain(str(error), EXIT_USAGE)
+    except (CannotStart, StoreError, ReportError) as error:
+        return _complain(str(error), EXIT_FAILED)
+    return result if isinstance(result, int) else 0
+
+
+def _complain(text: str, code: int) -> int:
+    print(f"traceml-daemon: {' '.join(text.split())}", file=sys.stderr)
+    return code

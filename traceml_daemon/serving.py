@@ -1,0 +1,72 @@
+"""Assembly of `traceml serve`: a daemon of its own that takes the runs that come."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+
+import msgspec
+
+from traceml_daemon.clock import LoopClock
+from traceml_daemon.config import ServeConfig
+from traceml_daemon.rejections import Rejections
+from traceml_daemon.run_dirs import make_logs_dir
+from traceml_daemon.run_manifest import lease_holder
+from traceml_daemon.served_runs import ServedRuns
+from traceml_daemon.server import Server
+from traceml_daemon.service import max_connections, prepare_process, run_loop, stop_on_signals
+
+
+class ServeReady(msgspec.Struct, frozen=True, kw_only=True):
+    """The ready line of `serve`, one JSON document on standard output once peers are taken."""
+
+    port: int
+    host: str
+    pid: int
+    logs_dir: str
+    run_name: str | None = None
+    run_dir: str | None = None
+    """Both null until the first peer where no `--run-name` was given."""
+
+
+def serve(config: ServeConfig) -> None:
+    """Serve until SIGTERM or SIGINT, then finalize what is there.
+
+    Raises:
+        ConfigError: an option cannot be satisfied; nothing was started.
+        CannotStart: the port or the database is not to be had.
+    """
+    make_logs_dir(config.logs_dir)
+    prepare_process()
+    run_loop(_serve(config))
+
+
+async def _serve(config: ServeConfig) -> None:
+    clock = LoopClock()
+    rejections = Rejections()
+    runs = ServedRuns(config, clock=clock, holder=lease_holder(), rejections=rejections)
+    server = Server(runs, clock, rejections, max_connections=max_connections())
+    stopped = asyncio.Event()
+    try:
+        port = await server.listen(config.bind_host, config.port)
+        default = await runs.open_default() if config.run_name is not None else None
+        gc.freeze()
+        with stop_on_signals(stopped.set):
+            ready = ServeReady(
+                port=port,
+                host=config.bind_host,
+                pid=os.getpid(),
+                logs_dir=str(config.logs_dir),
+                run_name=default.config.run_name if default else None,
+                run_dir=str(default.config.run_dir) if default else None,
+            )
+            sys.stdout.write(msgspec.json.encode(ready).decode() + "\n")
+            sys.stdout.flush()
+            await stopped.wait()
+            server.stop_listening()
+            await runs.stop_and_wait()
+    finally:
+        await server.close()
+        await runs.close()

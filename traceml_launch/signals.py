@@ -38,9 +38,11 @@ class SignalDesk:
         self._loop.add_reader(report_fd, self._on_report)
 
     def close(self) -> None:
-        """Legal twice."""
+        """Deaf from here on: the exit code is settled, and a late signal must not replace it. Legal twice."""
         for number in self._installed:
             self._loop.remove_signal_handler(number)
+            if number in STOPPING:
+                signal.signal(number, signal.SIG_IGN)
         self._installed = []
         self._leave_warden()
 

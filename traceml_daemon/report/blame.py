@@ -2,8 +2,8 @@
 
 The rules in their order; the first that applies decides.
 
-1. An original error or death. All ranks alike: no rank is to blame. One that surely came first: that rank. A tie, on one
-   host or inside the bound of the clocks: no rank, and no category unless they share it.
+1. An original error or death. All ranks alike: no rank is to blame. One that surely came first: that rank. A tie, on
+   one host or inside the bound of the clocks: no rank, and no category unless they share it.
 2. torchrun itself was ended by a signal.
 3. A collective timed out: the rank that alone waits for nobody did not arrive.
 4. Peers were lost and a single rank is gone without a word: that rank, of unknown cause.
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from traceml_client.protocol.node import NodeReport
+from traceml_client.protocol.node import NodeReport, RankError
 from traceml_daemon.report import categories
 from traceml_daemon.report.attempts import ranks_text
 from traceml_daemon.report.form import Confidence
@@ -146,7 +146,7 @@ def who(symptom: Symptom) -> str:
 def _what(symptom: Symptom) -> str:
     """What it did, as the end of a sentence."""
     if symptom.error is not None:
-        message = symptom.error.message.strip().partition("\n")[0]
+        message = _first_line(symptom.error)
         text = f"raised {categories.short_type(symptom.error)}" + (f": {_shorten(message)}" if message else "")
     elif symptom.signal is not None:
         text = f"was killed by {symptom.signal}"
@@ -163,5 +163,9 @@ def _shorten(text: str, limit: int = 160) -> str:
 def _signature(symptom: Symptom) -> tuple[str, str, int | None]:
     """Equal for ranks that failed of the same; numbers in a message are often the rank's own."""
     error = symptom.error
-    text = "" if error is None else re.sub(r"\d+", "#", error.message.partition("\n")[0])
+    text = "" if error is None else re.sub(r"\d+", "#", f"{error.type}: {_first_line(error)}")
     return symptom.category, text, symptom.exit_code
+
+
+def _first_line(error: RankError) -> str:
+    return error.message.strip().partition("\n")[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from traceml_client.protocol.launch import TRAINING_STDERR_FILE, layout_node_dir, layout_rank_dir
 from traceml_client.protocol.node import NodeReport
@@ -22,7 +22,14 @@ STDERR_FILE: Final = "stderr.log"
 _CRASHES: Final = frozenset({"segfault", "abort", "bus_error_shm", "illegal_instruction"})
 
 
-def diagnose(facts: RunFacts) -> FailureReport | None:
+class Diagnosis(NamedTuple):
+    """A report and what it rests on."""
+
+    report: FailureReport
+    initiator: Symptom | None
+
+
+def diagnose(facts: RunFacts) -> Diagnosis | None:
     """The diagnosis of a failed or interrupted run, from the last attempt of each rank; null for any other run."""
     if facts.status not in ("failed", "interrupted"):
         return None
@@ -32,7 +39,7 @@ def diagnose(facts: RunFacts) -> FailureReport | None:
         verdict = _blame_interrupted(facts, symptoms)
     else:
         verdict = blame(symptoms, facts.node_reports, world_size=facts.topology.world_size)
-    return _report(verdict, symptoms, facts)
+    return Diagnosis(_report(verdict, symptoms, facts), verdict.initiator)
 
 
 def diagnose_history(facts: RunFacts) -> tuple[FailureReport, ...]:
@@ -72,7 +79,7 @@ def _report(verdict: Blame, symptoms: Sequence[Symptom], facts: RunFacts) -> Fai
     collateral = _collateral(symptoms, initiator)
     stderr = stderr_of(initiator.attempt if initiator is not None else None, verdict.node_index)
     advice = ADVICE[verdict.category]
-    missing = ()
+    missing: tuple[MissingFact, ...] = ()
     if advice.missing_fact is not None and verdict.confidence != "confirmed":
         missing = (MissingFact(advice.missing_fact, advice.missing_command.format(stderr=stderr)),)
     return FailureReport(

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from traceml_client.protocol.columns import PHASES
 from traceml_client.protocol.manifest import RecordCounts, TelemetryFacts, Topology, TrainingStatus
 
 SUMMARY_SCHEMA_VERSION: Final = 1
@@ -135,8 +136,10 @@ class PhaseTimes(msgspec.Struct, frozen=True):
     """Of the mean step, 0 to 1."""
 
 
+PHASE_NAMES: Final = (*PHASES, "residual", "step")
+"""What no phase claims of a step is the residual."""
 Phases = dict[str, PhaseTimes | None]
-"""input_wait, h2d, forward, backward, optimizer, residual, step; null where not measured."""
+"""By PHASE_NAMES; null where not measured."""
 
 
 class Window(msgspec.Struct, frozen=True):

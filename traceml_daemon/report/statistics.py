@@ -13,13 +13,12 @@ import numpy as np
 
 from traceml_client.protocol.columns import IS_SKIPPED, IS_UNUSUAL, IS_WARMUP, PHASES
 from traceml_daemon.report.distribution import Distribution
-from traceml_daemon.report.form import Phases, PhaseTimes, RankStepTime, StepTimeSection, Window
+from traceml_daemon.report.form import PHASE_NAMES, Phases, PhaseTimes, RankStepTime, StepTimeSection, Window
 from traceml_daemon.report.measurements import Integers, Mask, Records
 
 CLOCK: Final = "host"
 """Durations are of the host's monotonic clock: of what the training thread waited for, kernels that still run included
 only where it did."""
-NAMES: Final = (*PHASES, "residual", "step")
 _STEP: Final = len(PHASES)
 _NS_PER_MS: Final = 1e6
 
@@ -29,7 +28,7 @@ class PhaseStatistics:
 
     def __init__(self) -> None:
         self.num_steps = 0
-        self._phases = tuple(Distribution() for _ in NAMES)
+        self._phases = tuple(Distribution() for _ in PHASE_NAMES)
 
     def add(self, values: Integers) -> None:
         """`values` as in a step record: shape (6, n), nanoseconds, NOT_MEASURED where a phase was not."""
@@ -45,24 +44,27 @@ class PhaseStatistics:
         step = self._phases[-1]
         return {
             name: _times(phase, step.total, self.num_steps) if phase.count else None
-            for name, phase in zip(NAMES, self._phases, strict=True)
+            for name, phase in zip(PHASE_NAMES, self._phases, strict=True)
         }
 
 
 class AttemptSteps:
-    """One attempt's steps: how many of each kind, and the statistics of those that count."""
+    """One attempt's steps: how many of each kind, and the figures of those that count."""
 
-    def __init__(self) -> None:
+    def __init__(self, pieces: Iterable[Records], overall: PhaseStatistics | None = None) -> None:
+        """Read all records; those that count go into `overall` too."""
         self.num_completed = 0
         """Without the skipped ones."""
         self.num_skipped = self.num_warmup = self.num_unusual = 0
         self.last_step = 0
         self.first_in_window: int | None = None
         self.last_in_window: int | None = None
-        self.statistics = PhaseStatistics()
+        statistics = PhaseStatistics()
+        self._read(pieces, (statistics,) if overall is None else (statistics, overall))
+        self.num_in_window = statistics.num_steps
+        self.phases = statistics.phases()
 
-    def read(self, pieces: Iterable[Records], overall: PhaseStatistics | None = None) -> None:
-        """Read all records; those that count go into `overall` too."""
+    def _read(self, pieces: Iterable[Records], all_statistics: tuple[PhaseStatistics, ...]) -> None:
         warmup: list[Records] = []
         for records in pieces:
             is_skipped = (records.tags & IS_SKIPPED) > 0
@@ -72,23 +74,22 @@ class AttemptSteps:
             self.last_step = int(records.sequences[-1]) + 1 if len(records.sequences) else self.last_step
             if is_warmup.any():
                 warmup.append(_pick(records, is_warmup))
-            self._count(_pick(records, ~is_skipped & ~is_warmup), overall)
+            self._count(_pick(records, ~is_skipped & ~is_warmup), all_statistics)
         self.num_warmup = sum(len(records.tags) for records in warmup)
-        if self.statistics.num_steps == 0 and self.num_warmup:
+        if self.first_in_window is None and self.num_warmup:
             self.num_warmup = 0
             for records in warmup:
-                self._count(records, overall)
+                self._count(records, all_statistics)
 
-    def _count(self, records: Records, overall: PhaseStatistics | None) -> None:
+    def _count(self, records: Records, all_statistics: tuple[PhaseStatistics, ...]) -> None:
         if len(records.tags) == 0:
             return
         self.num_unusual += int(((records.tags & IS_UNUSUAL) > 0).sum())
         if self.first_in_window is None:
             self.first_in_window = int(records.sequences[0]) + 1
         self.last_in_window = int(records.sequences[-1]) + 1
-        self.statistics.add(records.values)
-        if overall is not None:
-            overall.add(records.values)
+        for statistics in all_statistics:
+            statistics.add(records.values)
 
 
 def step_time_section(
@@ -102,8 +103,7 @@ def step_time_section(
         window=_window(by_rank.values()),
         phases=phases,
         by_rank=tuple(
-            RankStepTime(rank=rank, steps=steps.statistics.num_steps, phases=steps.statistics.phases())
-            for rank, steps in by_rank.items()
+            RankStepTime(rank=rank, steps=steps.num_in_window, phases=steps.phases) for rank, steps in by_rank.items()
         ),
         throughput_steps_per_s=1e3 / step.mean_ms if step is not None and step.mean_ms > 0 else None,
         reasons=_reasons(phases, tuple(notes)),
@@ -115,7 +115,7 @@ def _window(ranks: Iterable[AttemptSteps]) -> Window:
     return Window(
         first_step=min((r.first_in_window for r in ranks if r.first_in_window is not None), default=None),
         last_step=max((r.last_in_window for r in ranks if r.last_in_window is not None), default=None),
-        steps=max((r.statistics.num_steps for r in ranks), default=0),
+        steps=max((r.num_in_window for r in ranks), default=0),
         warmup=sum(r.num_warmup for r in ranks),
         skipped=sum(r.num_skipped for r in ranks),
         unusual=sum(r.num_unusual for r in ranks),
@@ -126,7 +126,7 @@ def _reasons(phases: Phases, notes: tuple[str, ...]) -> dict[str, str]:
     """Why phases are null: in the words of a rank where one said something of that phase."""
     if phases["step"] is None:
         about_steps = next((note for note in notes if "step" in note), "no completed step was recorded")
-        return dict.fromkeys(NAMES, about_steps)
+        return dict.fromkeys(PHASE_NAMES, about_steps)
     return {
         name: next((note for note in notes if name in note), "not measured on any step of any rank")
         for name in PHASES

@@ -112,11 +112,16 @@ def _blank(attempt: AttemptFacts, end: RankEnd | None) -> Symptom:
         kind="vanished",
         category="insufficient_evidence",
         confidence="unknown",
-        at_ns=end.died_ns if end is not None else None,
+        at_ns=end.died_ns if end is not None else _last_sign_ns(attempt),
         step=end.step or None if end is not None else None,
         phase=end.phase if end is not None else None,
         is_by_launcher=end is not None and end.stopped_by_launcher is not None,
     )
+
+
+def _last_sign_ns(attempt: AttemptFacts) -> int | None:
+    """Without a launcher: when the daemon last heard of it, on its own host's clock."""
+    return None if attempt.last_at_ns is None else attempt.last_at_ns - attempt.clock_offset_ns
 
 
 def _of_error(attempt: AttemptFacts, error: RankError, *, exit_code: int | None, signal: str | None) -> Symptom:

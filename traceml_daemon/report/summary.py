@@ -1,0 +1,157 @@
+"""Facts and measurements to the content of `final_summary.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from traceml_client.protocol.manifest import rfc3339
+from traceml_daemon.core.events import Incarnation
+from traceml_daemon.report.attempts import by_rank
+from traceml_daemon.report.facts import AttemptFacts, RunFacts
+from traceml_daemon.report.form import (
+    AttemptSection,
+    FailureReport,
+    FinalSummary,
+    Finding,
+    NodeSection,
+    NodeSystem,
+    RankMemory,
+    RankProcess,
+    RankSection,
+    TrainingSection,
+)
+from traceml_daemon.report.measurements import Measurements
+from traceml_daemon.report.samples import RankSamples, memory_section, process_section, system_section
+from traceml_daemon.report.statistics import AttemptSteps, PhaseStatistics, step_time_section
+
+_NO_DIAGNOSIS: Final = "performance is measured but not diagnosed by this version"
+
+
+class _Reading:
+    """One pass over all measurements, rank by rank."""
+
+    def __init__(self) -> None:
+        self.overall = PhaseStatistics()
+        self.steps: dict[Incarnation, AttemptSteps] = {}
+        self.last_steps: dict[int, AttemptSteps] = {}
+        self.memory: list[RankMemory] = []
+        self.process: list[RankProcess] = []
+        self.system: dict[int, NodeSystem] = {}
+
+    def read(self, measurements: Measurements, attempts: Mapping[int, tuple[AttemptFacts, ...]]) -> None:
+        for rank, ordered in attempts.items():
+            for attempt in ordered:
+                overall = self.overall if attempt is ordered[-1] else None
+                self.steps[attempt.incarnation] = AttemptSteps(measurements.steps(attempt.incarnation), overall)
+            self.last_steps[rank] = self.steps[ordered[-1].incarnation]
+            self._read_samples(measurements, rank, ordered[-1])
+
+    def _read_samples(self, measurements: Measurements, rank: int, attempt: AttemptFacts) -> None:
+        samples = RankSamples(measurements.samples(attempt.incarnation))
+        self.memory.append(samples.memory(rank))
+        self.process.append(samples.process(rank))
+        node_index = attempt.incarnation.node_index
+        system = samples.system(node_index)
+        if system is not None:
+            self.system[node_index] = system
+
+
+def build_summary(
+    database: Path, facts: RunFacts, failure: FailureReport | None, history: tuple[FailureReport, ...] = ()
+) -> FinalSummary:
+    """Read the database and put everything together. Blocks.
+
+    Raises:
+        StoreError: the database cannot be read; the text names it.
+    """
+    attempts = by_rank(facts.attempts)
+    reading = _Reading()
+    with Measurements(database) as measurements:
+        reading.read(measurements, attempts)
+    notes = dict.fromkeys(note for attempt in facts.attempts for note in attempt.notes)
+    return FinalSummary(
+        run_name=facts.run_name,
+        run_id=facts.run_id,
+        generated_at=rfc3339(facts.generated_ns),
+        provisional=facts.is_provisional,
+        topology=facts.topology,
+        training=_training(facts),
+        telemetry=facts.telemetry,
+        warnings=facts.warnings,
+        ranks=tuple(_ranks(attempts, reading.steps)),
+        step_time=step_time_section(reading.overall, reading.last_steps, notes),
+        memory=memory_section(tuple(reading.memory)),
+        process=process_section(tuple(reading.process)),
+        system=system_section(tuple(reading.system[index] for index in sorted(reading.system))),
+        primary_diagnosis=_primary_diagnosis(facts, failure),
+        findings=(),
+        failure=failure,
+        failure_history=history,
+    )
+
+
+def _training(facts: RunFacts) -> TrainingSection:
+    started_ns = facts.training_started_ns
+    return TrainingSection(
+        status=facts.status,
+        exit_code=facts.exit_code,
+        signal=facts.signal,
+        started_at=rfc3339(started_ns if started_ns is not None else facts.started_ns),
+        ended_at=_time(facts.training_ended_ns),
+        nodes=tuple(NodeSection(node.node_index, node.exit_code, node.signal, node.why) for node in facts.nodes),
+    )
+
+
+def _ranks(
+    attempts: Mapping[int, tuple[AttemptFacts, ...]], steps: Mapping[Incarnation, AttemptSteps]
+) -> Iterator[RankSection]:
+    for rank, ordered in attempts.items():
+        sections = (_attempt(number, attempt, steps[attempt.incarnation]) for number, attempt in enumerate(ordered))
+        yield RankSection(rank, tuple(sections))
+
+
+def _attempt(number: int, attempt: AttemptFacts, steps: AttemptSteps) -> AttemptSection:
+    node_index, local_rank, slot_attempt = attempt.incarnation
+    return AttemptSection(
+        attempt=number,
+        slot_attempt=slot_attempt,
+        node_rank=node_index,
+        local_rank=local_rank,
+        host=attempt.place.host,
+        torch_restart_count=attempt.place.torch_restart_count,
+        steps=steps.num_completed,
+        skipped=steps.num_skipped,
+        last_step=steps.last_step,
+        state=attempt.state,
+        first_at=_time(attempt.first_at_ns),
+        last_at=_time(attempt.last_at_ns),
+        exit_code=attempt.exit_code,
+        records=attempt.records,
+        notes=attempt.notes,
+    )
+
+
+def _primary_diagnosis(facts: RunFacts, failure: FailureReport | None) -> Finding:
+    """No performance verdict is made here, and of a failed run none would be worth reading."""
+    summary = _NO_DIAGNOSIS
+    if failure is not None:
+        summary = f"the run {_ending(facts)}: {failure.summary}; {summary}"
+    return Finding(
+        kind="INSUFFICIENT_DATA",
+        severity="info",
+        confidence="low",
+        summary=summary,
+        action=failure.next_step if failure is not None else "Compare the shares of the phases in step_time.",
+        ranks=(),
+        evidence=(),
+    )
+
+
+def _ending(facts: RunFacts) -> str:
+    return "was interrupted" if facts.status == "interrupted" else "failed"
+
+
+def _time(wall_ns: int | None) -> str | None:
+    return None if wall_ns is None else rfc3339(wall_ns)

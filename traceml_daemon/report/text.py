@@ -1,0 +1,152 @@
+"""`final_summary.txt` and `failure_report.txt`: one screen for a person, training's outcome first.
+
+A failed run never reads like a verdict on its performance: what failed stands above everything that was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from traceml_daemon.report.attempts import ranks_text
+from traceml_daemon.report.form import PHASE_NAMES, FailureReport, FinalSummary, PhaseTimes, StepTimeSection
+from traceml_daemon.report.lines import collateral_text, failure_lines
+
+_MAX_MISSING: Final = 8
+"""Ranks that are listed one by one."""
+_MAX_WARNINGS: Final = 5
+_WIDTH: Final = 100
+
+
+def summary_text(summary: FinalSummary) -> str:
+    sections = (
+        _outcome(summary),
+        _failure(summary),
+        _history(summary),
+        _ranks(summary),
+        _telemetry(summary),
+        _step_time(summary.step_time, has_failed=summary.training.status != "completed"),
+        _resources(summary),
+    )
+    return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
+
+
+def failure_text(report: FailureReport) -> str:
+    """The failure, its evidence, and what would settle what is not known."""
+    lines = list(failure_lines(report))
+    lines += [f"Family: {report.family}"]
+    lines += [f"Evidence: {item.file}:{item.line}: {item.text}" for item in report.evidence]
+    lines += [f"To verify: $ {report.verify_command}"] if report.verify_command is not None else []
+    lines += [f"Not known: {fact.fact}; $ {fact.command}" for fact in report.missing]
+    if report.collateral:
+        lines.append(f"Not to blame: {collateral_text(report)}")
+    return "\n".join(lines) + "\n"
+
+
+def _outcome(summary: FinalSummary) -> Iterator[str]:
+    training, topology = summary.training, summary.topology
+    provisional = " (provisional: training was still ending)" if summary.provisional else ""
+    yield f"TRAINING {training.status.upper()}{_ending(summary)}{provisional}"
+    nodes = f"{topology.nnodes} node{'s' if topology.nnodes != 1 else ''}"
+    yield f"Run {summary.run_name}: {topology.world_size} ranks on {nodes}{_duration(summary)}"
+    for node in training.nodes:
+        if node.why is not None:
+            yield f"Node {node.node_rank}: {node.why}"
+
+
+def _ending(summary: FinalSummary) -> str:
+    training = summary.training
+    if training.signal is not None:
+        return f": torchrun was ended by {training.signal}"
+    return f" with exit code {training.exit_code}" if training.exit_code is not None else ""
+
+
+def _duration(summary: FinalSummary) -> str:
+    training = summary.training
+    if training.started_at is None or training.ended_at is None:
+        return ""
+    started, ended = (datetime.fromisoformat(time) for time in (training.started_at, training.ended_at))
+    return f", {(ended - started).total_seconds():.1f} s"
+
+
+def _failure(summary: FinalSummary) -> Iterator[str]:
+    if summary.failure is not None:
+        yield from (_cut(line) for line in failure_lines(summary.failure))
+
+
+def _history(summary: FinalSummary) -> Iterator[str]:
+    for report in summary.failure_history:
+        yield _cut(f"Recovered by a restart: {report.summary} ({report.category}, {report.confidence})")
+
+
+def _ranks(summary: FinalSummary) -> Iterator[str]:
+    telemetry = summary.telemetry
+    missing = telemetry.ranks_missing
+    seen = len(summary.ranks)
+    yield (
+        f"Ranks: {telemetry.ranks_expected} expected, {seen} seen, {len(telemetry.ranks_finished)} finished,"
+        f" {len(missing)} missing"
+    )
+    for rank in missing[:_MAX_MISSING]:
+        last_seen = f", last seen {rank.last_seen_at}" if rank.last_seen_at is not None else ""
+        yield _cut(f"  rank {rank.rank} missing: {rank.why} (last step {rank.last_step}{last_seen})")
+    if len(missing) > _MAX_MISSING:
+        yield f"  and {ranks_text(rank.rank for rank in missing[_MAX_MISSING:])}"
+
+
+def _telemetry(summary: FinalSummary) -> Iterator[str]:
+    telemetry, records = summary.telemetry, summary.telemetry.records
+    reason = f" ({telemetry.reason})" if telemetry.reason is not None else ""
+    yield f"Telemetry: {telemetry.status}{reason}{'' if telemetry.authenticated else ', not authenticated'}"
+    yield (
+        f"  step records: {records.received} received, {records.stored} stored, {records.salvaged} salvaged,"
+        f" {records.dropped} dropped; samples dropped: {records.samples_dropped}"
+    )
+    if telemetry.frames_rejected:
+        yield f"  frames rejected: {telemetry.frames_rejected}"
+    for warning in summary.warnings[:_MAX_WARNINGS]:
+        yield _cut(f"  warning: {warning}")
+
+
+def _step_time(section: StepTimeSection, *, has_failed: bool) -> Iterator[str]:
+    window = section.window
+    if window.steps == 0:
+        yield f"Steps: none measured; {section.reasons.get('step', '')}"
+        return
+    caption = "Steps before the end, no verdict on performance" if has_failed else "Steps"
+    yield (
+        f"{caption}: {window.first_step} to {window.last_step}"
+        f" ({window.warmup} warm-up and {window.skipped} skipped left out)"
+    )
+    yield f"  {'phase':<12}{'p50 ms':>11}{'p95 ms':>11}{'p99 ms':>11}{'mean ms':>11}{'share':>9}"
+    for name in PHASE_NAMES:
+        times = section.phases[name]
+        yield f"  {name:<12}" + (_row(times) if times is not None else f"  {section.reasons.get(name, '')}"[:_WIDTH])
+    if section.throughput_steps_per_s is not None:
+        yield f"  throughput: {section.throughput_steps_per_s:.4g} steps/s"
+
+
+def _row(times: PhaseTimes) -> str:
+    columns = (times.p50_ms, times.p95_ms, times.p99_ms, times.mean_ms)
+    return "".join(f"{value:>11.3f}" for value in columns) + f"{times.share:>9.1%}"
+
+
+def _resources(summary: FinalSummary) -> Iterator[str]:
+    memory, process, system = summary.memory.overall, summary.process.overall, summary.system.overall
+    if memory.peak_rss_bytes is not None:
+        yield f"Memory: peak RSS {_size(memory.peak_rss_bytes)} on rank {memory.peak_rss_rank}"
+    if memory.peak_allocated_bytes is not None:
+        yield f"Device memory: peak {_size(memory.peak_allocated_bytes)} allocated on rank {memory.peak_allocated_rank}"
+    if process.cpu_percent is not None:
+        yield f"CPU: {process.cpu_percent:.0f} % of a core over all ranks"
+    if system.max_memory_used_share is not None:
+        yield f"Host memory: at most {system.max_memory_used_share:.0%} of a node's was used"
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= 2 * _WIDTH else line[: 2 * _WIDTH - 3] + "..."

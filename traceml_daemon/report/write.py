@@ -1,0 +1,72 @@
+"""Writes the reports of a run: the failure first, because it needs no database."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Final
+
+from traceml_client.protocol.errors import StoreError
+from traceml_client.protocol.launch import DATABASE_FILE
+from traceml_client.protocol.manifest import encode_json, write_atomically
+from traceml_daemon.errors import ReportError
+from traceml_daemon.report.evidence import with_evidence
+from traceml_daemon.report.facts import RunFacts
+from traceml_daemon.report.failure import diagnose, diagnose_history
+from traceml_daemon.report.form import FailureReport
+from traceml_daemon.report.lines import failure_lines, failure_sentence
+from traceml_daemon.report.reported import Reported
+from traceml_daemon.report.text import failure_text, summary_text
+
+SUMMARY_FILE: Final = "final_summary.json"
+SUMMARY_TEXT_FILE: Final = "final_summary.txt"
+FAILURE_FILE: Final = "failure_report.json"
+FAILURE_TEXT_FILE: Final = "failure_report.txt"
+
+
+def write_reports(run_dir: Path, facts: RunFacts, has_history: bool) -> Reported:
+    """Write failure_report and final_summary as this run asks for them. Blocks.
+
+    A provisional summary comes without a failure report: training is still ending.
+
+    Raises:
+        ReportError: one of them could not be made or written; the others are there.
+    """
+    failure = None if facts.is_provisional else _diagnose(run_dir, facts)
+    try:
+        if not facts.is_provisional:
+            _write_failure(run_dir, failure)
+        if has_history:
+            _write_summary(run_dir, facts, failure)
+    except OSError as error:
+        raise ReportError(f"{error.filename or run_dir}: {error.strerror or error}") from None
+    except StoreError as error:
+        raise ReportError(str(error)) from None
+    if failure is None:
+        return Reported()
+    return Reported(failure_lines=failure_lines(failure), failure_sentence=failure_sentence(failure))
+
+
+def _diagnose(run_dir: Path, facts: RunFacts) -> FailureReport | None:
+    diagnosis = diagnose(facts)
+    return None if diagnosis is None else with_evidence(diagnosis, run_dir)
+
+
+def _write_failure(run_dir: Path, failure: FailureReport | None) -> None:
+    """A report of an earlier finalization that is not true any more is taken away."""
+    if failure is None:
+        for name in (FAILURE_FILE, FAILURE_TEXT_FILE):
+            with contextlib.suppress(FileNotFoundError):
+                (run_dir / name).unlink()
+        return
+    write_atomically(run_dir / FAILURE_FILE, encode_json(failure))
+    write_atomically(run_dir / FAILURE_TEXT_FILE, failure_text(failure).encode(errors="backslashreplace"))
+
+
+def _write_summary(run_dir: Path, facts: RunFacts, failure: FailureReport | None) -> None:
+    """The text after the JSON: whoever sees the text finds what it was made from."""
+    from traceml_daemon.report.summary import build_summary  # numpy: 0.1 s that a run without history never pays
+
+    summary = build_summary(run_dir / DATABASE_FILE, facts, failure, diagnose_history(facts))
+    write_atomically(run_dir / SUMMARY_FILE, encode_json(summary))
+    write_atomically(run_dir / SUMMARY_TEXT_FILE, summary_text(summary).encode(errors="backslashreplace"))

@@ -12,7 +12,6 @@ from traceml_daemon.rows import IncarnationRow, Recovered
 class NoHistory:
     """A `store.Sink` without a database."""
 
-    is_full = False
     failure = None
     has_live_readers = False
 
@@ -29,9 +28,10 @@ class NoHistory:
     def is_idle(self) -> bool:
         return self._turn is None
 
-    def put(self, chunk: Chunk) -> None:
+    def put(self, chunk: Chunk) -> bool:
         self._chunks.append(chunk)
         self._settle_soon()
+        return False
 
     def put_incarnation(self, row: IncarnationRow) -> None:
         """Nothing is kept."""

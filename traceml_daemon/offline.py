@@ -23,7 +23,8 @@ from traceml_daemon.errors import ReportError
 from traceml_daemon.final_files import ERROR_FILE, WARNING_FILE, error_document, has_warnings, warning_document
 from traceml_daemon.remains import Remains, collect, wall_ns
 from traceml_daemon.replay import replay
-from traceml_daemon.reporting import Reported, write_reports
+from traceml_daemon.report.reported import Reported
+from traceml_daemon.reporting import write_reports
 from traceml_daemon.run_facts import RunKnowledge, RunTimes, run_facts, telemetry_facts, topology, training_outcome
 from traceml_daemon.run_files import write_json
 from traceml_daemon.run_manifest import first_manifest, start_ticks, write_with_artifacts

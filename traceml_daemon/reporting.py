@@ -5,23 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from traceml_client.protocol.errors import TracemlError
 from traceml_daemon.errors import ReportError
 from traceml_daemon.report.facts import RunFacts
+from traceml_daemon.report.reported import Reported
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reported:
-    """What the terminal and the manifest say of a failure; empty after success."""
-
-    failure_lines: tuple[str, ...] = ()
-    failure_sentence: str | None = None
 
 
 def write_reports(run_dir: Path, facts: RunFacts, has_history: bool) -> Reported:
@@ -30,7 +23,12 @@ def write_reports(run_dir: Path, facts: RunFacts, has_history: bool) -> Reported
     Raises:
         ReportError: one of them could not be made or written.
     """
-    raise ReportError("not there yet")
+    from traceml_daemon.report import write  # numpy: 25 MB and 100 ms that no run pays before its end
+
+    try:
+        return write.write_reports(run_dir, facts, has_history)
+    except (TracemlError, OSError) as error:
+        raise ReportError(f"{type(error).__name__}: {error}") from None
 
 
 async def in_thread(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:

@@ -18,7 +18,8 @@ from traceml_client.protocol.messages import RunFinalized
 from traceml_daemon.core import events as ev
 from traceml_daemon.errors import ReportError
 from traceml_daemon.final_files import ERROR_FILE, WARNING_FILE, error_document, has_warnings, warning_document
-from traceml_daemon.reporting import Reported, in_thread, write_reports
+from traceml_daemon.report.reported import Reported
+from traceml_daemon.reporting import in_thread, write_reports
 from traceml_daemon.run_facts import RunKnowledge, RunTimes, run_facts, telemetry_facts, topology, training_outcome
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The telemetry database's one writer: a bounded queue in front, one transaction for everything that is queued.
 
-`put` never waits, so the hot path stays synchronous; `is_full` tells the shell to stop reading sockets, and `on_room`
+`put` never waits, so the hot path stays synchronous; its answer tells the shell to stop reading sockets, and `on_room`
 that it may go on. What is committed is reported by `on_commit`, in order; acknowledgements are sent from there only.
 A transaction that fails (disk full) is dropped, counted and reported as not stored, and the next one is tried as usual:
 telemetry degrades, the run goes on.
@@ -37,10 +37,8 @@ class Sink(Protocol):
     on_commit: Callable[[list[Chunk], bool], None]
     """Called with what one transaction held, and whether it is stored; false: it is lost and must be counted."""
     on_room: Callable[[], None]
-    """Called when `is_full` turns false."""
+    """Called when a queue that was full is empty again."""
 
-    @property
-    def is_full(self) -> bool: ...
     @property
     def is_idle(self) -> bool:
         """Nothing is queued and nothing is being written."""
@@ -61,7 +59,10 @@ class Sink(Protocol):
         """Whether another connection can read what is committed while we write."""
         ...
 
-    def put(self, chunk: Chunk) -> None: ...
+    def put(self, chunk: Chunk) -> bool:
+        """Queue it; whether the queue is full now. Does not wait."""
+        ...
+
     def put_incarnation(self, row: IncarnationRow) -> None: ...
     def put_meta(self, key: str, value: str) -> None: ...
     def when_committed(self, callback: Callable[[], None]) -> None:
@@ -128,10 +129,6 @@ class Store:
         return cls(database, file, max_queued_bytes=max_queued_bytes)
 
     @property
-    def is_full(self) -> bool:
-        return self._batch.num_bytes >= self._max_queued_bytes
-
-    @property
     def is_idle(self) -> bool:
         return self._batch.is_empty and not self._is_writing
 
@@ -147,12 +144,13 @@ class Store:
     def has_live_readers(self) -> bool:
         return not self._file.is_exclusive
 
-    def put(self, chunk: Chunk) -> None:
+    def put(self, chunk: Chunk) -> bool:
         batch = self._batch
         batch.chunks.append(chunk)
         batch.num_bytes += len(chunk[5]) + CHUNK_OVERHEAD_BYTES
         if self._linger is None:
             self._write_soon()
+        return batch.num_bytes >= self._max_queued_bytes
 
     def put_incarnation(self, row: IncarnationRow) -> None:
         self._batch.incarnations[row.id] = row

@@ -99,6 +99,8 @@ class Training:
 
     def on_suspend(self, is_from_terminal: bool) -> None:
         """Ctrl-Z: stop everything that trains, then ourselves; go on when we are resumed."""
+        if self.tracker is not None:
+            self.tracker.look()
         self._signal_all(signal.SIGSTOP)
         self._foreground.stop_ourselves(is_from_terminal=is_from_terminal)
         self._signal_all(signal.SIGCONT)

@@ -14,16 +14,17 @@ REPOSITORY = Path(__file__).parents[2]
 RUN_NAME = "stub"
 
 
+def launcher_argv(cwd: Path, *command: str, **options: Any) -> list[str]:
+    """The launcher's command line; `options` are fields of `LaunchConfig`."""
+    settings = {"run_name": RUN_NAME, "logs_dir": str(cwd / "logs"), "linger_s": 0.0, "settle_s": 0.2}
+    settings = {**settings, "has_color": False, **options}
+    return [sys.executable, "-m", "tests.launch.run_launcher", json.dumps(settings), *command]
+
+
 def launch(cwd: Path, *command: str, stdout: int | None = None, **options: Any) -> RunningCommand:
-    """Supervise `command`; `options` are fields of `LaunchConfig`."""
-    settings = {"run_name": RUN_NAME, "logs_dir": str(cwd / "logs"), "linger_s": 0.0, "settle_s": 0.2, **options}
-    settings = {"has_color": False, "is_port_explicit": False, **settings}
-    return start(
-        [sys.executable, "-m", "tests.launch.run_launcher", json.dumps(settings), *command],
-        cwd=cwd,
-        environ={"PYTHONPATH": str(REPOSITORY)},
-        stdout=stdout,
-    )
+    """Start the launcher around `command`."""
+    argv = launcher_argv(cwd, *command, **options)
+    return start(argv, cwd=cwd, environ={"PYTHONPATH": str(REPOSITORY)}, stdout=stdout)
 
 
 def workers(num_workers: int, code: str, *flags: str) -> list[str]:

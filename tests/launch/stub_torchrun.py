@@ -2,6 +2,7 @@
 
 `python -m tests.launch.stub_torchrun NUM_WORKERS CODE [--deaf]`: each worker takes its pipes and ring from the launcher
 and runs CODE, with `rank` and `recorder` at hand. `--deaf`: ignores signals, as an agent in its exit barrier does.
+`--redirect FILE`: gives their standard output a file, as torchrun's own `--redirects` does.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from types import FrameType
 
 def main() -> int:
     num_workers, code = int(sys.argv[1]), sys.argv[2]
+    redirect = sys.argv[sys.argv.index("--redirect") + 1] if "--redirect" in sys.argv else None
     workers = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.launch.stub_worker", code],
             env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_workers)},
+            stdout=open(redirect, "wb") if redirect else None,  # noqa: SIM115
             start_new_session=True,
         )
         for rank in range(num_workers)

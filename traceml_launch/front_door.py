@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from importlib import metadata
 from typing import Annotated
 
 import typer
+
+from traceml_launch.cli import EXIT_USAGE
+
+_UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
+"""click's own, which newer versions of typer carry in a private copy."""
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -14,12 +20,14 @@ _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_op
 
 
 def open_with(words: Sequence[str]) -> int:
-    """Run the command; return its exit code."""
+    """Run the command; return its exit code. An error in the usage is one line on standard error."""
+    command = typer.main.get_command(app)
     try:
-        app(args=list(words) or ["--help"], prog_name="traceml")
-    except SystemExit as ending:
-        return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
-    return 0
+        result = command.main(list(words) or ["--help"], prog_name="traceml", standalone_mode=False)
+    except _UsageError as error:
+        print(f"traceml: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_USAGE
+    return result if isinstance(result, int) else 0
 
 
 def _print_version(is_wanted: bool) -> None:

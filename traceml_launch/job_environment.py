@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -113,13 +112,9 @@ def _kubeflow(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 
 def _job_of_host(endpoint: str) -> str:
     """The job's name in the name of its first pod; empty for an address, `localhost` or nothing."""
-    host = host_of(endpoint)
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        label = host.split(".", 1)[0]
-        return "" if label in ("", "localhost") else _POD_ORDINAL.sub("", label)
-    return ""
+    label = host_of(endpoint).split(".", 1)[0]
+    is_name = bool(label) and ":" not in label and not label.isdigit() and label != "localhost"
+    return _POD_ORDINAL.sub("", label) if is_name else ""
 
 
 def _take(values: dict[str, tuple[str, str]], key: str, environ: Mapping[str, str], *variables: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from traceml_launch import cli, help_text, toml_file, torchrun_options
 from traceml_launch.arguments import split
+from traceml_launch.installed_torchrun import declared_options
 from traceml_launch.job_environment import JobEnvironment
 from traceml_launch.layers import Layers
 from traceml_launch.options import BY_KEY, BY_SPELLING, OPTIONS, Option, documented
@@ -178,6 +179,17 @@ def test_the_front_door_lists_its_commands_and_its_version(
     assert capsys.readouterr().out == f"traceml {project['version']}\n"
 
 
+def test_a_wrong_option_of_another_command_is_one_line_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["traceml", "demo", "--faults", "crash"])
+    assert cli.main() == 2
+    error = capsys.readouterr().err
+    assert error.startswith("traceml: ")
+    assert "--faults" in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize(("fault", "words"), [("hang", "not in this version"), ("crush", "did you mean crash?")])
 def test_a_fault_that_the_demo_does_not_have(
     fault: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -198,6 +210,16 @@ def test_a_token_file_must_hold_something(elsewhere: Path, capsys: pytest.Captur
 def test_an_option_of_ours_is_never_one_that_torchrun_keeps_for_itself() -> None:
     passed_on = torchrun_options.SWITCHES | torchrun_options.VALUED
     assert passed_on.isdisjoint({spelling for option in OPTIONS for spelling in option.spellings})
+
+
+def test_an_option_of_another_torchrun_is_read_from_its_source() -> None:
+    source = b"""
+parser.add_argument("-q", "--quick", action=check_env)
+parser.add_argument("--new_thing", "--new-thing", action=env, type=str)
+parser.add_argument("--old", action="store_true")
+parser.add_argument("script")
+"""
+    assert declared_options(source) == {"-q": False, "--quick": False, "--new-thing": True, "--old": False}
 
 
 @pytest.mark.torch

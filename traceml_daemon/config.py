@@ -23,6 +23,8 @@ class RunConfig:
     run_name: str
     run_id: str
     run_dir: Path
+    asked_name: str = ""
+    """The name by which launchers of other nodes ask for the run, where it differs from `run_name`."""
     token: str = field(default="", repr=False)
     """Empty: nobody is asked for a proof."""
     nnodes: int = 1
@@ -37,12 +39,18 @@ class RunConfig:
     launcher: tuple[int, int] | None = None
     """Pid and start ticks of the launcher that started this daemon."""
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """By which peers may ask for it, beside its id; an empty one is nobody's."""
+        return self.run_name, self.asked_name
+
     @classmethod
     def from_launch(cls, launch: DaemonLaunch) -> RunConfig:
         return cls(
             run_name=launch.run_name,
             run_id=launch.run_id,
             run_dir=Path(launch.run_dir),
+            asked_name=launch.asked_name,
             token=launch.token,
             nnodes=launch.nnodes,
             nproc_per_node=launch.nproc_per_node,

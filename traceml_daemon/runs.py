@@ -76,7 +76,7 @@ class Runs:
         session = self.sessions.get(run)
         if session is not None:
             return session
-        return next((session for session in self.sessions.values() if session.config.run_name == run), None)
+        return next((session for session in self.sessions.values() if run and run in session.config.names), None)
 
     def stop(self) -> None:
         """The daemon is told to stop: finalize what is there."""

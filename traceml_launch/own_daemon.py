@@ -39,6 +39,7 @@ def start(config: LaunchConfig, folder: RunFolder, me: LauncherIdentity, *, toke
         created_ns=me.started_ns,
         launcher_pid=me.pid,
         launcher_start_ticks=me.start_ticks,
+        asked_name=config.run_name,
     )
     return DaemonProcess(
         lambda config_fd, ready_fd: command.daemon_argv(python=sys.executable, config_fd=config_fd, ready_fd=ready_fd),
@@ -79,7 +80,7 @@ def _start_finalizer(run_dir: Path, run_id: str) -> subprocess.Popen[bytes] | No
     try:
         with (run_dir / launch.AGGREGATOR_STDERR_FILE).open("ab") as diagnostics:
             return subprocess.Popen(
-                [sys.executable, "-m", command.DAEMON_MODULE, "finalize", str(run_dir)],
+                command.finalize_argv(python=sys.executable, run_dir=str(run_dir)),
                 env=command.daemon_environment(environ=environ.snapshot(), run_id=run_id),
                 stdin=subprocess.DEVNULL,
                 stdout=diagnostics,

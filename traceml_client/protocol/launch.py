@@ -30,6 +30,8 @@ class DaemonLaunch(msgspec.Struct, frozen=True):
     created_ns: int
     launcher_pid: int
     launcher_start_ticks: int
+    asked_name: str = ""
+    """The run name that launchers of other nodes ask for: without the suffix of a derived name that was taken."""
 
 
 class DaemonReady(msgspec.Struct, frozen=True):

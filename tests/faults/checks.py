@@ -6,7 +6,7 @@ first report names the right rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.faults.catalogue import Fault
@@ -21,8 +21,12 @@ def complaints(outcome: Outcome) -> list[str]:
     """Everything that is not as it must be; empty if the run is as promised."""
     if not (outcome.folder.path / "manifest.json").exists():
         return [f"no manifest; the command ended with {outcome.launchers[0].exit_code}"]
-    checks = (_exit_codes, _status, _telemetry, _ranks_missing, _steps, _rank_endings, _leftovers)
-    return [complaint for check in checks for complaint in check(outcome)]
+    checks: tuple[Callable[[Outcome], Iterator[str]], ...] = (_exit_codes, _status, _failure_report, _rank_endings)
+    if (outcome.folder.path / "final_summary.json").exists():
+        checks += (_telemetry, _ranks_missing, _steps)
+    else:
+        checks += (_no_summary,)
+    return [complaint for check in (*checks, _leftovers) for complaint in check(outcome)]
 
 
 def exit_lag_s(outcome: Outcome) -> float | None:
@@ -98,16 +102,25 @@ def _status(outcome: Outcome) -> Iterator[str]:
         expected = "completed"
     if manifest["status"] != expected:
         yield f"manifest says {manifest['status']}, expected {expected}"
-    if outcome.folder.summary()["training"]["status"] != manifest["status"]:
-        yield f"the summary's status is {outcome.folder.summary()['training']['status']}, the manifest's another"
-    if expected == "completed" and "failure_report.json" in manifest["artifacts"].values():
+
+
+def _failure_report(outcome: Outcome) -> Iterator[str]:
+    has_report = (outcome.folder.path / "failure_report.json").exists()
+    if has_report and outcome.folder.manifest()["status"] == "completed":
         yield "a failure report for a completed run"
-    if expected != "completed" and not (outcome.folder.path / "failure_report.json").exists():
+    if not has_report and outcome.folder.manifest()["status"] != "completed":
         yield "no failure report"
 
 
+def _no_summary(outcome: Outcome) -> Iterator[str]:
+    yield f"no final_summary.json: telemetry {outcome.folder.manifest()['telemetry_reason']}"
+
+
 def _telemetry(outcome: Outcome) -> Iterator[str]:
-    manifest, telemetry = outcome.folder.manifest(), outcome.folder.summary()["telemetry"]
+    manifest, summary = outcome.folder.manifest(), outcome.folder.summary()
+    telemetry = summary["telemetry"]
+    if summary["training"]["status"] != manifest["status"]:
+        yield f"the summary's status is {summary['training']['status']}, the manifest's {manifest['status']}"
     has_loss = bool(telemetry["ranks_missing"]) or telemetry["records"]["dropped"] > 0
     expected = ("degraded", "finalization_warning") if has_loss else ("complete", None)
     for name, found in (("manifest", manifest["telemetry"]), ("summary", telemetry)):

@@ -259,7 +259,6 @@ def _daemon_address(environment: RankEnvironment, handover: Handover | None) -> 
 
 
 def _install_torch_hooks(recorder: Recorder) -> None:
-    from traceml_client import torch_hooks
+    from traceml_client.torch_hooks import install_when_imported
 
-    if install := getattr(torch_hooks, "install_when_imported", None):
-        install(recorder, _faults.report)
+    install_when_imported(recorder, _faults.report)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import array
 import contextlib
+import ctypes
 import os
+import select
 import socket
 from dataclasses import dataclass, field
 
@@ -26,6 +28,9 @@ _STDOUT, _STDERR = 1, 2
 _COPY_BYTES = 64 * 1024
 _MAX_COPIES = 64
 """Per pipe and call: 4 MiB, so that a script that prints without pause cannot keep us here."""
+_SETTLE_MS = 50
+"""How long a writer that was blocked may take to run again, on a busy node."""
+_MAX_SETTLES = 20
 
 
 @dataclass(slots=True)
@@ -44,16 +49,29 @@ class CapturedStream:
                 return
             try:
                 data = os.read(self.read_end.fd, _COPY_BYTES)
-            except BlockingIOError:
+            except OSError:  # nothing there now; or the script has closed it this instant
                 return
             if not data:
                 self.read_end.close()
                 return
             self._append(data)
 
+    def let_writers_through(self) -> None:
+        """Copy until nothing more comes: whoever was blocked by a full pipe has written all of that write now."""
+        poller = select.poll()
+        poller.register(self.read_end.fd, select.POLLIN)
+        for _ in range(_MAX_SETTLES):
+            if not self.read_end.is_intact() or not poller.poll(_SETTLE_MS):
+                return
+            self.copy_rest()
+
     def move_to_log(self) -> None:
         """Let the standard stream itself write to the log file, unless the script has put something else there."""
-        if self.log and self.log.is_intact() and self.read_end.is_behind(self.number):
+        if not (self.log and self.log.is_intact() and self.read_end.is_behind(self.number)):
+            return
+        if self.read_end.is_intact():
+            _copy_and_move(self.read_end.fd, self.log.fd, self.number)
+        else:
             os.dup2(self.log.fd, self.number, inheritable=True)
 
     def _append(self, data: bytes) -> None:
@@ -94,11 +112,13 @@ class Handover:
         self.is_launcher_gone = True
         self.launcher.close()
         for stream in self.streams:
-            if stream.read_end.is_intact():
-                os.set_blocking(stream.read_end.fd, False)
-            stream.copy_rest()
-            stream.move_to_log()
-            stream.copy_rest()
+            with contextlib.suppress(OSError):  # the script may close any of them at any instant
+                if stream.read_end.is_intact():
+                    os.set_blocking(stream.read_end.fd, False)
+                    stream.copy_rest()
+                    stream.let_writers_through()
+                stream.move_to_log()
+                stream.copy_rest()
 
     def copy_rest(self) -> None:
         """Children of the rank still write into the pipes: keep emptying them once the launcher is gone."""
@@ -186,6 +206,25 @@ def _install(grant: wire.HandoverGrant, fds: list[int], launcher_fd: int) -> Han
             log = _open_log(os.path.join(grant.rank_dir, name))
             taken.streams.append(CapturedStream(number, HeldDescriptor(fds[index]), log))
     return taken
+
+
+def _copy_and_move(read_end: int, log: int, number: int) -> None:
+    """Empty the pipe into the log and put the log on `number`, while no other Python thread can write.
+
+    These calls keep the interpreter's lock, unlike those of `os`: a line whose first half is in the pipe when its
+    second half goes to the file would otherwise end up the wrong way round.
+    """
+    libc, buffer = ctypes.PyDLL(None), ctypes.create_string_buffer(_COPY_BYTES)
+
+    def copy() -> None:
+        for _ in range(_MAX_COPIES):
+            if (num_bytes := libc.read(read_end, buffer, _COPY_BYTES)) <= 0:
+                return
+            libc.write(log, buffer, num_bytes)
+
+    copy()
+    libc.dup2(log, number)
+    copy()
 
 
 def _open_log(path: str) -> HeldDescriptor | None:

@@ -7,6 +7,7 @@ Device memory is read from torch only where the script has initialised CUDA alre
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -154,7 +155,13 @@ def _open(path: str) -> HeldDescriptor:
 
 
 def _read(file: HeldDescriptor) -> bytes | None:
-    return os.pread(file.fd, _MAX_FILE_BYTES, 0) if file.is_intact() else None
+    """The file's text; null once the script has closed our descriptor, which it may do at any instant."""
+    try:
+        return os.pread(file.fd, _MAX_FILE_BYTES, 0) if file.is_intact() else None
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        return None
 
 
 def _read_fields(file: HeldDescriptor, names: tuple[bytes, ...]) -> dict[bytes, int] | None:

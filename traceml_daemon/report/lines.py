@@ -9,11 +9,11 @@ from traceml_daemon.report.form import FailureReport
 
 MAX_LINES: Final = 6
 _REASONS: Final = {
-    "peer_lost": "lost their peer",
+    "peer_lost": "lost a peer",
     "collective_timeout": "waited in vain for a collective",
-    "sigterm_by_agent": "were ended with SIGTERM",
-    "sigkill_by_agent": "were ended with SIGKILL",
-    "aborted_by_watchdog": "were aborted",
+    "sigterm_by_agent": "ended by SIGTERM",
+    "sigkill_by_agent": "ended by SIGKILL",
+    "aborted_by_watchdog": "aborted",
 }
 
 
@@ -36,7 +36,7 @@ def failure_sentence(report: FailureReport) -> str:
 
 
 def collateral_text(report: FailureReport) -> str:
-    """`ranks 0-1 lost their peer; rank 3 ...`: grouped by reason."""
+    """`ranks 0-1 lost a peer; rank 3 ended by SIGTERM`: grouped by reason."""
     by_reason: dict[str, list[int]] = {}
     for collateral in report.collateral:
         by_reason.setdefault(collateral.reason, []).append(collateral.rank)

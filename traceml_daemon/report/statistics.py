@@ -19,7 +19,6 @@ from traceml_daemon.report.measurements import Integers, Mask, Records
 CLOCK: Final = "host"
 """Durations are of the host's monotonic clock: of what the training thread waited for, kernels that still run included
 only where it did."""
-_STEP: Final = len(PHASES)
 _NS_PER_MS: Final = 1e6
 
 
@@ -30,15 +29,11 @@ class PhaseStatistics:
         self.num_steps = 0
         self._phases = tuple(Distribution() for _ in PHASE_NAMES)
 
-    def add(self, values: Integers) -> None:
-        """`values` as in a step record: shape (6, n), nanoseconds, NOT_MEASURED where a phase was not."""
-        self.num_steps += values.shape[1]
-        measured = np.maximum(values[:_STEP], 0)
-        residual = np.maximum(values[_STEP] - measured.sum(axis=0), 0)
-        for distribution, column in zip(self._phases, values[:_STEP], strict=False):
-            distribution.add(column[column >= 0])
-        self._phases[_STEP].add(residual)
-        self._phases[_STEP + 1].add(values[_STEP])
+    def add(self, columns: tuple[Integers, ...], num_steps: int) -> None:
+        """`columns` as `phase_columns` returns them."""
+        self.num_steps += num_steps
+        for phase, column in zip(self._phases, columns, strict=True):
+            phase.add(column)
 
     def phases(self) -> Phases:
         step = self._phases[-1]
@@ -46,6 +41,17 @@ class PhaseStatistics:
             name: _times(phase, step.total, self.num_steps) if phase.count else None
             for name, phase in zip(PHASE_NAMES, self._phases, strict=True)
         }
+
+
+def phase_columns(values: Integers) -> tuple[Integers, ...]:
+    """Nanoseconds by PHASE_NAMES, without those of steps in which a phase was not measured.
+
+    `values` as in step records: shape (6, n).
+    """
+    num_phases = len(PHASES)
+    step = values[num_phases].copy()  # a view would keep all six columns alive
+    residual = step - np.maximum(values[:num_phases], 0).sum(axis=0)
+    return *(column[column >= 0] for column in values[:num_phases]), np.maximum(residual, 0), step
 
 
 class AttemptSteps:
@@ -88,8 +94,9 @@ class AttemptSteps:
         if self.first_in_window is None:
             self.first_in_window = int(records.sequences[0]) + 1
         self.last_in_window = int(records.sequences[-1]) + 1
+        columns = phase_columns(records.values)
         for statistics in all_statistics:
-            statistics.add(records.values)
+            statistics.add(columns, len(records.tags))
 
 
 def step_time_section(

@@ -11,7 +11,7 @@ from typing import Final
 
 from traceml_daemon.report.attempts import ranks_text
 from traceml_daemon.report.form import PHASE_NAMES, FailureReport, FinalSummary, PhaseTimes, StepTimeSection
-from traceml_daemon.report.lines import collateral_text, failure_lines
+from traceml_daemon.report.lines import failure_lines
 
 _MAX_MISSING: Final = 8
 """Ranks that are listed one by one."""
@@ -39,8 +39,6 @@ def failure_text(report: FailureReport) -> str:
     lines += [f"Evidence: {item.file}:{item.line}: {item.text}" for item in report.evidence]
     lines += [f"To verify: $ {report.verify_command}"] if report.verify_command is not None else []
     lines += [f"Not known: {fact.fact}; $ {fact.command}" for fact in report.missing]
-    if report.collateral:
-        lines.append(f"Not to blame: {collateral_text(report)}")
     return "\n".join(lines) + "\n"
 
 

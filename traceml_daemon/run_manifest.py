@@ -9,30 +9,14 @@ from typing import Any, Final
 
 import msgspec
 
-from traceml_client.protocol import launch, manifest
+from traceml_client.protocol import manifest
+from traceml_client.protocol.artifacts import find_artifacts
 from traceml_client.protocol.manifest import Lease, LeaseHolder, Lifecycle, Manifest, rfc3339
 from traceml_daemon.clock import Clock, Timer
 from traceml_daemon.config import RunConfig
 from traceml_daemon.run_files import RunFiles
 
 RENEW_S: Final = manifest.LEASE_S / 3
-_FIXED_ARTIFACTS: Final = {
-    "final_summary_json": "final_summary.json",
-    "final_summary_txt": "final_summary.txt",
-    "final_summary_html": "final_summary.html",
-    "failure_report_json": "failure_report.json",
-    "failure_report_txt": "failure_report.txt",
-    "telemetry_database": launch.DATABASE_FILE,
-    "aggregator_stderr": launch.AGGREGATOR_STDERR_FILE,
-    "finalization_warning": f"{launch.AGGREGATOR_DIR}/finalization_warning.json",
-    "finalization_error": f"{launch.AGGREGATOR_DIR}/finalization_error.json",
-}
-_FINAL_REPORTS: Final = frozenset(name for name in _FIXED_ARTIFACTS if name.startswith(("final_summary", "failure")))
-_NODE_ARTIFACTS: Final = {
-    "stdout": launch.TRAINING_STDOUT_FILE,
-    "stderr": launch.TRAINING_STDERR_FILE,
-    "report": launch.NODE_FILE,
-}
 
 
 class RunManifest:
@@ -105,20 +89,6 @@ def write_with_artifacts(run_dir: Path, document: Manifest) -> None:
     """Write a manifest that lists the files which are there now. Blocks. Raises OSError."""
     artifacts = find_artifacts(run_dir, is_pending=document.telemetry_status == "pending")
     manifest.write_manifest(run_dir, msgspec.structs.replace(document, artifacts=artifacts))
-
-
-def find_artifacts(run_dir: Path, *, is_pending: bool) -> dict[str, str]:
-    """Name to relative path of what exists. While telemetry is pending a report is provisional and not listed."""
-    found = {
-        name: path
-        for name, path in _FIXED_ARTIFACTS.items()
-        if not (is_pending and name in _FINAL_REPORTS) and (run_dir / path).is_file()
-    }
-    for node_dir in sorted((run_dir / "nodes").glob("node_*")):
-        for kind, name in _NODE_ARTIFACTS.items():
-            if (node_dir / name).is_file():
-                found[f"{node_dir.name}_{kind}"] = f"nodes/{node_dir.name}/{name}"
-    return found
 
 
 def lease_holder() -> LeaseHolder:

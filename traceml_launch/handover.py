@@ -22,10 +22,11 @@ import msgspec
 
 from traceml_client.protocol import environ, launch
 from traceml_client.protocol import handover as wire
-from traceml_client.protocol.errors import ProtocolError
+from traceml_client.protocol.errors import ConfigError, ProtocolError
 from traceml_client.protocol.frames import FrameReader, frame
 from traceml_launch import pidfds, processes
 from traceml_launch.ring_memory import RingMemory
+from traceml_launch.run_folder import make_dirs
 from traceml_launch.streams import STREAM_NAMES, NodeStreams
 from traceml_launch.workers import Worker, WorkerTable
 
@@ -156,10 +157,10 @@ class HandoverServer:
         attempt = self._workers.next_attempt(request.local_rank)
         rank_dir = facts.run_dir / launch.layout_rank_dir(facts.node_index, request.rank, attempt)
         try:
-            rank_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
+            make_dirs(rank_dir, option="--logs-dir")
+        except ConfigError as error:
             # Its log files cannot be opened either, which is counted there; the rank trains on.
-            self._on_problem(f"{rank_dir} cannot be made: {error.strerror}")
+            self._on_problem(str(error))
         pidfd = pidfds.open_pidfd(request.pid)
         return Worker(
             request=request,

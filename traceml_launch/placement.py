@@ -15,7 +15,7 @@ from traceml_client.protocol.handover import HandoverRequest
 from traceml_launch import peer_folder
 from traceml_launch.config import LaunchConfig
 from traceml_launch.daemon_process import READY_TIMEOUT_S
-from traceml_launch.run_folder import RunFolder
+from traceml_launch.run_folder import RunFolder, make_dirs
 from traceml_launch.telemetry import Telemetry
 
 WELCOME_S: Final = 10.0
@@ -121,10 +121,10 @@ class Placement:
 
     def _settle(self, place: Place) -> None:
         try:
-            place.node_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
+            make_dirs(place.node_dir, option="--logs-dir")
+        except ConfigError as error:
             # Training goes on; every file that is missing because of it is counted where it should have been.
-            self._on_problem(f"{place.node_dir} cannot be made: {error.strerror}")
+            self._on_problem(str(error))
         self._on_placed(place)
         self._place.set_result(place)
 

@@ -55,7 +55,8 @@ class RankPeer:
         self._session.intake.flow.remove(self._connection)
         if slot.connection is self._connection:
             slot.connection = None
-            self._session.apply(ev.RankDropped(slot.incarnation))
+            slot.hear(self._session.clock.wall_ns())
+            self._session.apply(ev.RankSent(slot.incarnation, slot.last_step), ev.RankDropped(slot.incarnation))
 
     def _answer(self, ping: Ping) -> None:
         slot, wall_ns = self._slot, self._session.clock.wall_ns()

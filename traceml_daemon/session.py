@@ -162,12 +162,13 @@ class Session:
             self.manifest.update(lifecycle=self.manifest.lifecycle_with(training_started_at=rfc3339(started_ns)))
 
     def _hear(self, slots: list[RankSlot]) -> None:
-        """Records of these are committed: the core may know of them."""
+        """Records of these are committed. A sign of life they are only where the connection that brought them lives."""
         wall_ns = self.clock.wall_ns()
         events: list[ev.Event] = []
         for slot in slots:
-            slot.hear(wall_ns)
-            events.append(ev.RankSent(slot.incarnation, slot.last_step))
+            if slot.connection is not None:
+                slot.hear(wall_ns)
+                events.append(ev.RankSent(slot.incarnation, slot.last_step))
             if slot.is_finished and slot.is_complete:
                 events.append(ev.RankFinished(slot.incarnation, slot.exit_code, slot.error is not None))
         if self.store.is_idle:

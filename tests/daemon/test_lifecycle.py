@@ -54,7 +54,7 @@ async def test_the_database_opens_with_plain_sqlite(run_dir: Path) -> None:
         await rank.close()
         await daemon.finalized()
 
-    assert sorted(path.name for path in run_dir.iterdir() if "sqlite" in path.name) == ["telemetry.sqlite"]
+    assert database_files(run_dir) == ["telemetry.sqlite"]
     assert stat.S_IMODE((run_dir / "telemetry.sqlite").stat().st_mode) == 0o600
     database = sqlite3.connect(run_dir / "telemetry.sqlite")
     rows = database.execute("SELECT step, step_ns, h2d_ns FROM steps WHERE rank = 0 ORDER BY step").fetchall()
@@ -109,3 +109,7 @@ async def test_pings_are_answered_by_the_running_loop(run_dir: Path) -> None:
 
     assert pong.daemon_ns > pong.sent_ns - 10**9
     assert (slot.clock_offset_ns, slot.clock_bound_ns) == (-12, 34)
+
+
+def database_files(run_dir: Path) -> list[str]:
+    return sorted(path.name for path in run_dir.glob("*sqlite*"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import socket
 import struct
+import termios
 from array import array
 
 from traceml_client.protocol import codec, columns
@@ -42,6 +44,14 @@ class Wire:
     async def send_bytes(self, data: bytes) -> None:
         self._writer.write(data)
         await self._writer.drain()
+
+    @property
+    def num_unsent_bytes(self) -> int:
+        """What the kernel has not taken, or the peer's kernel has not acknowledged: a reset would lose it."""
+        connected = self._writer.get_extra_info("socket")
+        waiting = array("i", [0])
+        fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, waiting)
+        return self._writer.transport.get_write_buffer_size() + waiting[0]
 
     async def receive(self, *, within_s: float = ANSWER_WITHIN_S) -> FromDaemon:
         """The next message. Raises ConnectionError at the end of the stream, TimeoutError after `within_s`."""

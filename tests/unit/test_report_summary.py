@@ -146,7 +146,7 @@ def test_a_failed_runs_text_begins_with_the_failure(failed: Path) -> None:
     lines = text.splitlines()
 
     assert lines[0] == "TRAINING FAILED with exit code 1"
-    assert "Rank 1 (node 0) raised ValueError: label 1000 out of range in step 21 (forward)" in lines[:6]
+    assert "Rank 1 (node 0) raised ValueError: label 1000 out of range, in step 21 (forward)" in lines[:6]
     assert text.index("Rank 1 (node 0) raised") < text.index("Ranks: 3 expected") < text.index("p50 ms")
     assert "rank 2 missing: killed by SIGTERM (last step 20" in text
     assert "no verdict on performance" in text

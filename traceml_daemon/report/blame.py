@@ -145,15 +145,16 @@ def who(symptom: Symptom) -> str:
 
 def _what(symptom: Symptom) -> str:
     """What it did, as the end of a sentence."""
-    if symptom.error is not None:
-        message = _first_line(symptom.error)
-        text = f"raised {categories.short_type(symptom.error)}" + (f": {_shorten(message)}" if message else "")
-    elif symptom.signal is not None:
-        text = f"was killed by {symptom.signal}"
-    else:
-        text = f"exited with code {symptom.exit_code} without an exception"
     where = f" in step {symptom.step}" if symptom.step else ""
-    return text + where + (f" ({symptom.phase})" if where and symptom.phase else "")
+    if where and symptom.phase not in (None, "residual"):
+        where += f" ({symptom.phase})"
+    if symptom.error is not None:
+        message = _shorten(_first_line(symptom.error))
+        text = f"raised {categories.short_type(symptom.error)}" + (f": {message}" if message else "")
+        return f"{text},{where}" if message and where else text + where
+    if symptom.signal is not None:
+        return f"was killed by {symptom.signal}{where}"
+    return f"exited with code {symptom.exit_code} without an exception{where}"
 
 
 def _shorten(text: str, limit: int = 160) -> str:

@@ -5,8 +5,10 @@ What a restart recovered is diagnosed the same way, from the attempts that ended
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from traceml_client.protocol.launch import TRAINING_STDERR_FILE, layout_node_dir, layout_rank_dir
@@ -29,8 +31,11 @@ class Diagnosis(NamedTuple):
     initiator: Symptom | None
 
 
-def diagnose(facts: RunFacts) -> Diagnosis | None:
-    """The diagnosis of a failed or interrupted run, from the last attempt of each rank; null for any other run."""
+def diagnose(facts: RunFacts, run_dir: Path = Path()) -> Diagnosis | None:
+    """The diagnosis of a failed or interrupted run, from the last attempt of each rank; null for any other run.
+
+    `run_dir` is only named, in commands that a person can paste.
+    """
     if facts.status not in ("failed", "interrupted"):
         return None
     attempts = last_attempts(facts.attempts)
@@ -39,10 +44,10 @@ def diagnose(facts: RunFacts) -> Diagnosis | None:
         verdict = _blame_interrupted(facts, symptoms)
     else:
         verdict = blame(symptoms, facts.node_reports, world_size=facts.topology.world_size)
-    return Diagnosis(_report(verdict, symptoms, facts), verdict.initiator)
+    return Diagnosis(_report(verdict, symptoms, facts, run_dir), verdict.initiator)
 
 
-def diagnose_history(facts: RunFacts) -> tuple[FailureReport, ...]:
+def diagnose_history(facts: RunFacts, run_dir: Path = Path()) -> tuple[FailureReport, ...]:
     """The diagnoses of earlier attempts, the oldest first: what made torchrun start its workers anew."""
     last = {attempt.incarnation for attempt in last_attempts(facts.attempts).values()}
     generations: dict[int, list[AttemptFacts]] = defaultdict(list)
@@ -54,7 +59,7 @@ def diagnose_history(facts: RunFacts) -> tuple[FailureReport, ...]:
         symptoms = find_symptoms(attempts, ends_of(facts.node_reports))
         if symptoms:
             verdict = blame(symptoms, (), world_size=attempts[0].place.world_size)
-            reports.append(_report(verdict, symptoms, facts))
+            reports.append(_report(verdict, symptoms, facts, run_dir))
     return tuple(reports)
 
 
@@ -74,10 +79,11 @@ def _is_before_signal(symptom: Symptom, facts: RunFacts) -> bool:
     return symptom.at_ns + symptom.attempt.clock_offset_ns < facts.interrupted_ns
 
 
-def _report(verdict: Blame, symptoms: Sequence[Symptom], facts: RunFacts) -> FailureReport:
+def _report(verdict: Blame, symptoms: Sequence[Symptom], facts: RunFacts, run_dir: Path) -> FailureReport:
     initiator = verdict.initiator
     collateral = _collateral(symptoms, initiator)
-    stderr = stderr_of(initiator.attempt if initiator is not None else None, verdict.node_index)
+    file = stderr_of(initiator.attempt if initiator is not None else None, verdict.node_index)
+    stderr = shlex.quote(str(run_dir / file))
     advice = ADVICE[verdict.category]
     missing: tuple[MissingFact, ...] = ()
     if advice.missing_fact is not None and verdict.confidence != "confirmed":

@@ -132,10 +132,10 @@ def _window(ranks: Iterable[AttemptSteps]) -> Window:
 def _reasons(phases: Phases, notes: tuple[str, ...]) -> dict[str, str]:
     """Why phases are null: in the words of a rank where one said something of that phase."""
     if phases["step"] is None:
-        about_steps = next((note for note in notes if "step" in note), "no completed step was recorded")
+        about_steps = next((note for note in notes if note.startswith("no step")), "no completed step was recorded")
         return dict.fromkeys(PHASE_NAMES, about_steps)
     return {
-        name: next((note for note in notes if name in note), "not measured on any step of any rank")
+        name: next((note for note in notes if note.startswith(name)), "not measured on any step of any rank")
         for name in PHASES
         if phases[name] is None
     }

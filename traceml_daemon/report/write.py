@@ -48,7 +48,7 @@ def write_reports(run_dir: Path, facts: RunFacts, has_history: bool) -> Reported
 
 
 def _diagnose(run_dir: Path, facts: RunFacts) -> FailureReport | None:
-    diagnosis = diagnose(facts)
+    diagnosis = diagnose(facts, run_dir)
     return None if diagnosis is None else with_evidence(diagnosis, run_dir)
 
 
@@ -67,6 +67,6 @@ def _write_summary(run_dir: Path, facts: RunFacts, failure: FailureReport | None
     """The text after the JSON: whoever sees the text finds what it was made from."""
     from traceml_daemon.report.summary import build_summary  # numpy: 0.1 s that a run without history never pays
 
-    summary = build_summary(run_dir / DATABASE_FILE, facts, failure, diagnose_history(facts))
+    summary = build_summary(run_dir / DATABASE_FILE, facts, failure, diagnose_history(facts, run_dir))
     write_atomically(run_dir / SUMMARY_FILE, encode_json(summary))
     write_atomically(run_dir / SUMMARY_TEXT_FILE, summary_text(summary).encode(errors="backslashreplace"))

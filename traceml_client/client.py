@@ -25,8 +25,14 @@ from traceml_client.recorder import Recorder
 from traceml_client.samplers import open_samplers
 from traceml_client.sender import Sender
 
-_BUDGET_S = {"launched, connected": 1.0, "launched, not connected": 0.2, "direct": 2.0}
-"""For the last records. A launcher holds the ring and hands in what is left; a direct launch has only this time."""
+_LAUNCHED_BUDGET_S = 1.0
+"""For the last records. A launcher holds the ring and hands in what is left, so this is only for tidiness."""
+_LAUNCHED_ALONE_BUDGET_S = 0.2
+"""The same where the daemon is not there just now."""
+_DIRECT_BUDGET_S = 2.0
+"""A direct launch has only this time."""
+_DIRECT_STRANGER_BUDGET_S = 0.5
+"""A direct launch that never met its daemon: a last attempt."""
 _MAX_SENDER_LIVES = 10
 _DIRECT_NOTE = "started without `traceml run`: what a killed rank has not sent yet is lost (salvage: unavailable)"
 
@@ -40,6 +46,13 @@ def _guard(kind: str) -> Iterator[None]:
         yield
     except Exception as error:  # noqa: BLE001 - the boundary: nothing of ours reaches the script
         _faults.report(kind, error)
+
+
+@contextlib.contextmanager
+def _guard_at_end(kind: str) -> Iterator[None]:
+    """The script is over, and a Ctrl-C now means that we shall not keep anybody waiting."""
+    with contextlib.suppress(KeyboardInterrupt), _guard(kind):
+        yield
 
 
 class Client:
@@ -84,7 +97,7 @@ class Client:
         atexit.register(self.finish)  # before any handler of the script, so that it runs after all of them
         os.register_at_fork(after_in_child=self._leave_child_alone)
         crash.chain_thread_hook(self._record_thread_error)
-        if self._handover is None:
+        if self.is_direct:
             crash.chain_main_hook(self.on_error)
         with _guard("faulthandler"):
             crash.enable_faulthandler()
@@ -96,7 +109,7 @@ class Client:
     def on_error(self, error: BaseException) -> None:
         """An uncaught exception, before anything is printed."""
         if self.recorder.is_enabled:
-            with _guard("error record"):
+            with _guard_at_end("error record"):
                 self._errors.record_main(error)
             self._announce_errors()
 
@@ -108,7 +121,7 @@ class Client:
         self._story.exit_code = code
         cause = error and (error.__cause__ or (None if error.__suppress_context__ else error.__context__))
         if code and cause:
-            with _guard("error record"):
+            with _guard_at_end("error record"):
                 self._errors.record_logged(cause)
             self._announce_errors()
 
@@ -117,7 +130,7 @@ class Client:
         if self._is_finished or not self.recorder.is_enabled:
             return
         self._is_finished = True
-        with _guard("end"):
+        with _guard_at_end("end"):
             self._note_displayed_error()
             steps.finish(has_error=bool(self._story.exit_code) or self._errors.has("main"))
             self.recorder.set_marker(1)
@@ -129,7 +142,7 @@ class Client:
 
     def _note_displayed_error(self) -> None:
         """Under a direct launch the exit code is not ours to see; an uncaught exception makes it 1."""
-        if self._handover is None:
+        if self.is_direct:
             if error := crash.last_uncaught():
                 self.on_error(error)
             if self._errors.has("main"):
@@ -156,9 +169,9 @@ class Client:
                     sampler.close()
 
     def _budget_s(self) -> float:
-        if self._handover is None:
-            return _BUDGET_S["direct"]
-        return _BUDGET_S["launched, connected" if self._courier.is_welcome else "launched, not connected"]
+        if self.is_direct:
+            return _DIRECT_BUDGET_S if self._courier.was_welcome else _DIRECT_STRANGER_BUDGET_S
+        return _LAUNCHED_BUDGET_S if self._courier.is_welcome else _LAUNCHED_ALONE_BUDGET_S
 
     def _keep_alive(self, run: Callable[[], None]) -> None:
         for _ in range(_MAX_SENDER_LIVES):

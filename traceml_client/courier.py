@@ -46,6 +46,8 @@ class Courier:
         self._dialogue: Dialogue | None = None
         self._connect_at_ns = 0
         self.is_marker_stored = False
+        self.was_welcome = False
+        """Whether the daemon has ever let us in."""
 
     @property
     def is_welcome(self) -> bool:
@@ -123,6 +125,7 @@ class Courier:
             self._accept_refusal(dialogue, now_ns)
             return False
         if dialogue.state is State.OPEN:
+            self.was_welcome = True
             self._backoff.reset()
         self.is_marker_stored = dialogue.is_marker_stored
         link.send(b"")

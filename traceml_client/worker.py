@@ -12,11 +12,13 @@ if not sys.flags.safe_path:
     del sys.path[0]  # the working directory: our own imports must not find the script's neighbours
 
 import os
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from traceml_client import client, script
+from traceml_client import script
 from traceml_client.faults import say
-from traceml_client.handover import Handover
+
+if TYPE_CHECKING:
+    from traceml_client.handover import Handover
 
 _USAGE = "usage: python -m traceml_client.worker [-m MODULE | --exec PROGRAM | SCRIPT] [ARGUMENTS...]"
 
@@ -31,6 +33,18 @@ class _Unobserved:
         pass
 
 
+def _start(*, is_measured: bool) -> tuple[Handover | None, script.Observer]:
+    """The hand-over, and telemetry unless the rank is to become another program. Where that fails one line says so."""
+    try:
+        from traceml_client import client
+    except ImportError as error:
+        say(f"no telemetry, this environment lacks what it needs: {error}")
+        return None, _Unobserved()
+    handover = client.take_from_launcher()
+    running = client.start_in_worker(handover) if handover and is_measured else None
+    return handover, running or _Unobserved()
+
+
 def main(arguments: list[str]) -> None:
     """Run what the arguments name. Raises SystemExit or KeyboardInterrupt as it ends."""
     kind = arguments[0] if arguments and arguments[0] in ("-m", "--exec") else None
@@ -38,10 +52,9 @@ def main(arguments: list[str]) -> None:
     if not target:
         print(_USAGE, file=sys.stderr)
         raise SystemExit(2)
-    handover = client.take_from_launcher()
+    handover, observer = _start(is_measured=kind != "--exec")
     if kind == "--exec":
         _execute(target, handover)
-    observer = (client.start_in_worker(handover) if handover else None) or _Unobserved()
     if not getattr(
         sys.stdout, "write_through", True
     ):  # torchrun passes -u; without it, last words must not be buffered

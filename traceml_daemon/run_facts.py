@@ -32,6 +32,8 @@ class RunTimes:
 
     training_started_ns: int | None = None
     training_ended_ns: int | None = None
+    interrupted_ns: int | None = None
+    """The owner's first signal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,7 @@ def run_facts(
         started_ns=config.created_ns,
         training_started_ns=known.times.training_started_ns,
         training_ended_ns=known.times.training_ended_ns,
+        interrupted_ns=known.times.interrupted_ns,
         generated_ns=generated_ns,
         topology=topology(known),
         nodes=verdict.nodes,

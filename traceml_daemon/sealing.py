@@ -37,6 +37,7 @@ class Sealing:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._training_ended_ns: int | None = None
+        self._interrupted_ns: int | None = None
         self._provisional: asyncio.Task[None] | None = None
 
     # --- commands -------------------------------------------------------------------------------------------------
@@ -44,6 +45,7 @@ class Sealing:
     def mark_interrupted(self, command: ev.MarkInterrupted) -> None:
         """The first signal: an `interrupted` manifest and a provisional summary, both replaced at the end."""
         session = self._session
+        self._interrupted_ns = session.clock.wall_ns()
         session.say(f"interrupted by {command.signal}")
         session.manifest.update(status="interrupted")
         if session.config.has_history and session.store.has_live_readers:
@@ -161,7 +163,11 @@ class Sealing:
 
     def _knowledge(self) -> RunKnowledge:
         session = self._session
-        times = RunTimes(training_started_ns=session.training_started_ns, training_ended_ns=self._training_ended_ns)
+        times = RunTimes(
+            training_started_ns=session.training_started_ns,
+            training_ended_ns=self._training_ended_ns,
+            interrupted_ns=self._interrupted_ns,
+        )
         return RunKnowledge(
             config=session.config,
             roster=session.roster,

@@ -10,6 +10,7 @@ import pytest
 from tests.harness.facts import START_NS, Rank, error, node_report, run_facts
 from traceml_client.protocol.manifest import TrainingStatus
 from traceml_client.protocol.node import NodeReport
+from traceml_daemon.core.events import NodeVerdict
 from traceml_daemon.report.failure import diagnose, diagnose_history
 from traceml_daemon.report.form import FailureReport
 from traceml_daemon.report.lines import failure_lines, failure_sentence
@@ -322,6 +323,19 @@ def test_node_1_is_named_where_its_rank_failed_first() -> None:
 
     assert diagnosis is not None
     assert (diagnosis.report.initiating_rank, diagnosis.report.node_rank) == (1, 1)
+
+
+def test_where_only_consequences_are_seen_the_lost_node_is_named() -> None:
+    ranks = [
+        lost_peer(0),
+        *(Rank(rank=1 + i, node_index=1, local_rank=i, exit_code=None, state="lost") for i in (0, 1)),
+    ]
+    lost = NodeVerdict(node_index=1, exit_code=None, signal=None, why="node 1's launcher was lost")
+    diagnosis = diagnose(run_facts(ranks, nodes=(lost,)))
+
+    assert diagnosis is not None
+    assert (diagnosis.report.category, diagnosis.report.node_rank) == ("collateral_only", 1)
+    assert diagnosis.report.summary.startswith("node 1's launcher was lost; every error")
 
 
 def test_a_failure_that_a_restart_recovered_is_history() -> None:

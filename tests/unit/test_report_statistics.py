@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.database import MS, Content, Sample, Step, write_database
@@ -31,6 +31,7 @@ def section_of(path: Path, *ranks: Incarnation, notes: tuple[str, ...] = ()) -> 
     return step_time_section(overall, by_rank, notes)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 1 << 50), min_size=1, max_size=300), st.integers(1, 300))
 def test_percentiles_of_few_values_are_exact(values: list[int], cut: int) -> None:
     distribution = Distribution()

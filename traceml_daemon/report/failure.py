@@ -8,11 +8,13 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from traceml_client.protocol.launch import TRAINING_STDERR_FILE, layout_node_dir, layout_rank_dir
 from traceml_client.protocol.node import NodeReport
+from traceml_daemon.core.events import NodeVerdict
 from traceml_daemon.report.attempts import by_rank, last_attempts
 from traceml_daemon.report.blame import Blame, blame, blame_interruption
 from traceml_daemon.report.categories import ADVICE
@@ -44,6 +46,7 @@ def diagnose(facts: RunFacts, run_dir: Path = Path()) -> Diagnosis | None:
         verdict = _blame_interrupted(facts, symptoms)
     else:
         verdict = blame(symptoms, facts.node_reports, world_size=facts.topology.world_size)
+        verdict = _with_lost_nodes(verdict, facts.nodes)
     return Diagnosis(_report(verdict, symptoms, facts, run_dir), verdict.initiator)
 
 
@@ -61,6 +64,15 @@ def diagnose_history(facts: RunFacts, run_dir: Path = Path()) -> tuple[FailureRe
             verdict = blame(symptoms, (), world_size=attempts[0].place.world_size)
             reports.append(_report(verdict, symptoms, facts, run_dir))
     return tuple(reports)
+
+
+def _with_lost_nodes(verdict: Blame, nodes: Iterable[NodeVerdict]) -> Blame:
+    """Where no failure explains the others, a node that said nothing is the place to look at."""
+    silent = [node for node in nodes if node.why is not None]
+    if not silent or verdict.category not in ("collateral_only", "insufficient_evidence") or verdict.initiator:
+        return verdict
+    headline = "; ".join([*(str(node.why) for node in silent), verdict.headline])
+    return replace(verdict, headline=headline, node_index=silent[0].node_index if len(silent) == 1 else None)
 
 
 def _blame_interrupted(facts: RunFacts, symptoms: Sequence[Symptom]) -> Blame:

@@ -83,20 +83,30 @@ async def _stated(node: Node, final: messages.RunFinalized | None, run_dir: Path
         return None if telemetry_of(run_dir) is not None else telemetry_after("finished", has_report=False)
     if state == "late":
         return "failed", "finalize_timeout"
-    ends: dict[str, DaemonEnd] = {"died": "died", "unresponsive": "unresponsive", "disabled": "disabled"}
-    daemon_end = ends.get(state, "unreachable")
-    has_report = daemon_end in ("died", "unresponsive") and await _report_offline(node, run_dir, ended_s)
-    if daemon_end in ("died", "unresponsive") and not node.config.has_history:
-        daemon_end = "no_history"
-    return telemetry_after(daemon_end, has_report=has_report)
+    if state in ("died", "unresponsive"):
+        end: DaemonEnd = "died" if state == "died" else "unresponsive"
+        if await _report_offline(node, run_dir, end, ended_s):
+            return None
+        return telemetry_after(end if node.config.has_history else "no_history", has_report=False)
+    return telemetry_after("disabled" if state == "disabled" else "unreachable", has_report=False)
 
 
-async def _report_offline(node: Node, run_dir: Path, ended_s: float) -> bool:
+async def _report_offline(node: Node, run_dir: Path, end: DaemonEnd, ended_s: float) -> bool:
+    """Whether the reports were made without the daemon, and the manifest says so."""
     keep_unstored_recorders(node)
+    try:
+        ManifestWriter(run_dir=run_dir).let_go()
+    except (OSError, StoreError) as error:
+        node.console.problem(f"the manifest cannot be written: {error}")
     left_s = _left(node, ended_s + node.config.finalize_timeout_s - asyncio.get_running_loop().time())
-    return await own_daemon.finalize_offline(
-        run_dir, run_id=node.assignment.nonce, timeout_s=left_s, spared=node.spared
+    is_made = await own_daemon.finalize_offline(
+        run_dir,
+        run_id=node.assignment.nonce,
+        reason="aggregator_died" if end == "died" else "aggregator_unresponsive",
+        timeout_s=left_s,
+        spared=node.spared,
     )
+    return is_made and telemetry_of(run_dir) is not None
 
 
 def _write_manifest(

@@ -61,9 +61,9 @@ def daemon_argv(*, python: str, config_fd: int, ready_fd: int) -> list[str]:
     return [python, *_PYTHON_MODULE, DAEMON_MODULE, "supervise", *fds]
 
 
-def finalize_argv(*, python: str, run_dir: str) -> list[str]:
-    """What makes the reports of a run whose daemon is gone."""
-    return [python, *_PYTHON_MODULE, DAEMON_MODULE, "finalize", run_dir]
+def finalize_argv(*, python: str, run_dir: str, reason: str) -> list[str]:
+    """What makes the reports of a run whose daemon is gone; `reason` is the telemetry reason that the reports give."""
+    return [python, *_PYTHON_MODULE, DAEMON_MODULE, "finalize", "--reason", reason, run_dir]
 
 
 def daemon_environment(*, environ: Mapping[str, str], run_id: str) -> dict[str, str]:

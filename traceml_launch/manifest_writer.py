@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from traceml_client.protocol import manifest
 from traceml_client.protocol.artifacts import find_artifacts
 from traceml_client.protocol.errors import StoreError
-from traceml_client.protocol.manifest import Manifest, TelemetryReason, TelemetryStatus, rfc3339
+from traceml_client.protocol.manifest import Lease, LeaseHolder, Manifest, TelemetryReason, TelemetryStatus, rfc3339
 from traceml_client.protocol.node import NodeReport
 from traceml_launch.outcome import TrainingEnd, training_status_of
 
@@ -25,21 +24,21 @@ class ManifestWriter:
 
     run_dir: Path
 
-    def take_over(self, *, training_started_ns: int) -> None:
-        """There is no daemon, or none any more: from here on the launcher keeps the manifest."""
-        lifecycle = manifest.read_manifest(self.run_dir).lifecycle
+    def take_over(self, holder: LeaseHolder, *, training_started_ns: int) -> None:
+        """There is no daemon, or none any more: from here on the launcher holds the run."""
+        current = manifest.read_manifest(self.run_dir)
+        lifecycle = current.lifecycle
         if lifecycle.training_started_at is None:
             lifecycle = msgspec.structs.replace(lifecycle, training_started_at=rfc3339(training_started_ns))
-        self.renew(lifecycle=lifecycle)
+        self._write(msgspec.structs.replace(current, lifecycle=lifecycle, lease=_lease(holder)))
 
-    def renew(self, **changes: Any) -> None:
-        """Still alive, and whatever else has changed."""
-        current = manifest.read_manifest(self.run_dir)
-        lease = current.lease
-        if lease is not None:
-            expires_ns = time.time_ns() + int(manifest.LEASE_S * 1e9)
-            lease = msgspec.structs.replace(lease, expires_at=rfc3339(expires_ns))
-        self._write(msgspec.structs.replace(current, lease=lease, **changes))
+    def renew(self, holder: LeaseHolder) -> None:
+        """The launcher is still there."""
+        self._write(msgspec.structs.replace(manifest.read_manifest(self.run_dir), lease=_lease(holder)))
+
+    def let_go(self) -> None:
+        """Nobody holds the run: the offline finalizer may write it."""
+        self._write(msgspec.structs.replace(manifest.read_manifest(self.run_dir), lease=None))
 
     def finish(
         self,
@@ -82,6 +81,10 @@ def telemetry_of(run_dir: Path) -> tuple[TelemetryStatus, TelemetryReason | None
     except StoreError:
         return None
     return None if current.telemetry_status == "pending" else (current.telemetry_status, current.telemetry_reason)
+
+
+def _lease(holder: LeaseHolder) -> Lease:
+    return Lease(holder=holder, expires_at=rfc3339(time.time_ns() + int(manifest.LEASE_S * 1e9)))
 
 
 def _with_training(current: Manifest, training: TrainingEnd, report: NodeReport) -> Manifest:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import Final
 
 from traceml_client.protocol import messages, ring
+from traceml_client.protocol.errors import ProtocolError, Refused
 from traceml_client.protocol.handover import HandoverRequest
 from traceml_launch import recorders, worker_files
 from traceml_launch.config import LaunchConfig
@@ -26,6 +28,8 @@ from traceml_launch.training import Training
 from traceml_launch.warden import Warden
 from traceml_launch.workers import Worker, WorkerTable
 
+WELCOME_S: Final = 5.0
+"""Between the ready line of our own daemon and its welcome."""
 TERMINAL_STALL_S: Final = 2.0
 """A terminal that takes nothing for this long at the very end does not get the rest."""
 
@@ -82,6 +86,9 @@ class Node:
     async def grant_facts(self, request: HandoverRequest) -> GrantFacts:
         """Waits until it is known where this node's files go and where the daemon is, or that there is none."""
         await self.telemetry.started.wait()
+        if self.telemetry.process is not None:
+            # The daemon refuses ranks of a node that it does not know yet.
+            await self._be_welcomed()
         place = await self.placement.place_for(request)
         return GrantFacts(
             run_id=place.run_id,
@@ -117,6 +124,10 @@ class Node:
     def keep_recorders(self, workers: list[Worker]) -> None:
         for problem in recorders.keep(workers):
             self.console.problem(problem)
+
+    async def _be_welcomed(self) -> None:
+        with contextlib.suppress(Refused, ProtocolError):
+            await self.telemetry.welcome(timeout_s=WELCOME_S)
 
     async def close(self) -> None:
         """Give everything back, children excepted: `ending` has seen to those. Legal twice."""

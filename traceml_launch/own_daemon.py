@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from traceml_client.protocol import environ, launch
+from traceml_client.protocol.manifest import TelemetryReason
 from traceml_launch import command, pidfds
 from traceml_launch.config import LaunchConfig
 from traceml_launch.daemon_process import DaemonProcess
@@ -54,12 +55,16 @@ def own_host(config: LaunchConfig) -> str:
     return "127.0.0.1" if config.bind_host in _ANY_ADDRESS else config.bind_host
 
 
-async def finalize_offline(run_dir: Path, *, run_id: str, timeout_s: float, spared: set[int]) -> bool:
+async def finalize_offline(
+    run_dir: Path, *, run_id: str, reason: TelemetryReason, timeout_s: float, spared: set[int]
+) -> bool:
     """Make the reports from the database, `node.json` and the recorders; whether that succeeded in time.
 
-    `spared` gets its pid: it carries the run's mark, and is not to be taken for one of its leftovers.
+    Args:
+        reason: why no daemon does it; stands in the reports.
+        spared: gets the finalizer's pid: it carries the run's mark, and is not to be taken for one of its leftovers.
     """
-    process = _start_finalizer(run_dir, run_id)
+    process = _start_finalizer(run_dir, run_id, reason)
     if process is None:
         return False
     spared.add(process.pid)
@@ -76,11 +81,11 @@ async def finalize_offline(run_dir: Path, *, run_id: str, timeout_s: float, spar
         os.close(pidfd)
 
 
-def _start_finalizer(run_dir: Path, run_id: str) -> subprocess.Popen[bytes] | None:
+def _start_finalizer(run_dir: Path, run_id: str, reason: TelemetryReason) -> subprocess.Popen[bytes] | None:
     try:
         with (run_dir / launch.AGGREGATOR_STDERR_FILE).open("ab") as diagnostics:
             return subprocess.Popen(
-                command.finalize_argv(python=sys.executable, run_dir=str(run_dir)),
+                command.finalize_argv(python=sys.executable, run_dir=str(run_dir), reason=reason),
                 env=command.daemon_environment(environ=environ.snapshot(), run_id=run_id),
                 stdin=subprocess.DEVNULL,
                 stdout=diagnostics,

@@ -235,12 +235,12 @@ async def _keep_lease(node: Node) -> None:
         return
     started_ns = time.time_ns()
     await node.telemetry.ended.wait()
-    writer = ManifestWriter(run_dir=folder.run_dir)
+    writer, holder = ManifestWriter(run_dir=folder.run_dir), node.me.lease_holder()
     try:
-        writer.take_over(training_started_ns=started_ns)
+        writer.take_over(holder, training_started_ns=started_ns)
         while True:
             await asyncio.sleep(RENEW_S)
-            writer.renew()
+            writer.renew(holder)
     except (OSError, StoreError) as error:
         node.console.problem(f"the manifest cannot be written: {error}")
 

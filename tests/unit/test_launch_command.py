@@ -97,7 +97,8 @@ def test_a_deadline_reaches_torchrun_by_its_variables(given: dict[str, str], var
 
 
 def test_the_offline_finalizer_gets_the_folder() -> None:
-    assert finalize_argv(python="py", run_dir="/l/r") == ["py", "-P", "-m", "traceml_daemon", "finalize", "/l/r"]
+    offline = ["py", "-P", "-m", "traceml_daemon", "finalize", "--reason", "aggregator_died", "/l/r"]
+    assert finalize_argv(python="py", run_dir="/l/r", reason="aggregator_died") == offline
 
 
 def test_the_daemon_has_no_secret_on_its_command_line_and_in_its_environment() -> None:

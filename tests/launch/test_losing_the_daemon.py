@@ -1,0 +1,129 @@
+"""The daemon may fail in every way that a process can: training's outcome stays what it was, and it is said."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.torchrun import RunningCommand
+from tests.launch.launcher import child_pid, launch, run_folder, workers
+
+RECORDS_THEN_WAITS = """
+import time
+for n in range(1, 50): recorder.record_step((0, time.monotonic_ns(), 1, 1, 1, 1, 1, 5))
+print("ready", rank)
+while not os.path.exists("go"): time.sleep(0.02)
+sys.exit(5)
+"""
+"""The stub has no sender: all 49 steps are in the ring only."""
+
+
+def daemon_pid(command: RunningCommand) -> int:
+    return child_pid(command, "traceml_daemon supervise")
+
+
+def let_go(cwd: Path) -> None:
+    (cwd / "go").touch()
+
+
+def test_a_killed_daemon_is_reported_offline_with_every_record(tmp_path: Path) -> None:
+    with launch(tmp_path, *workers(2, RECORDS_THEN_WAITS)) as command:
+        command.wait_for(lambda: command.stdout().count(b"ready") == 2, "both have recorded")
+        command.signal(daemon_pid(command), signal.SIGKILL)
+        command.wait_for(lambda: b"aggregator ended early" in command.stderr(), "it is said")
+        let_go(tmp_path)
+        finished = command.finish()
+        assert command.marked() == []
+    folder = run_folder(tmp_path)
+    manifest = folder.manifest()
+    assert finished.exit_code == 5
+    assert (manifest["status"], manifest["training"]["exit_code"]) == ("failed", 5)
+    assert (manifest["telemetry_status"], manifest["telemetry_reason"]) == ("degraded", "aggregator_died")
+    assert manifest["aggregator_exit_code"] == -signal.SIGKILL
+    steps = {each["rank"]: each["attempts"][0]["steps"] for each in folder.summary()["ranks"]}
+    assert steps == {0: 49, 1: 49}
+
+
+def test_a_stopped_daemon_is_killed_and_reported_offline(tmp_path: Path) -> None:
+    with launch(tmp_path, *workers(1, RECORDS_THEN_WAITS)) as command:
+        command.wait_for_output("ready 0")
+        command.signal(daemon_pid(command), signal.SIGSTOP)
+        command.wait_for(lambda: b"does not answer any more" in command.stderr(), "it is noticed", within_s=30.0)
+        let_go(tmp_path)
+        finished = command.finish()
+        assert command.marked() == []
+    manifest = run_folder(tmp_path).manifest()
+    assert finished.exit_code == 5
+    assert (manifest["telemetry_status"], manifest["telemetry_reason"]) == ("degraded", "aggregator_unresponsive")
+    assert run_folder(tmp_path).summary()["ranks"][0]["attempts"][0]["steps"] == 49
+
+
+def test_a_dead_rank_is_handed_in_while_the_run_goes_on(tmp_path: Path) -> None:
+    code = RECORDS_THEN_WAITS.replace("sys.exit(5)", "os.kill(os.getpid(), 9)")
+    with launch(tmp_path, *workers(1, code)) as command:
+        command.wait_for_output("ready 0")
+        let_go(tmp_path)
+        assert command.finish().exit_code == 1
+    folder = run_folder(tmp_path)
+    manifest, summary = folder.manifest(), folder.summary()
+    (missing,) = manifest["telemetry"]["ranks_missing"]
+    assert (missing["rank"], missing["why"], missing["last_step"]) == (0, "killed by SIGKILL", 49)
+    assert manifest["telemetry"]["records"]["salvaged"] == 49
+    assert manifest["aggregator_exit_code"] == 0
+    assert summary["ranks"][0]["attempts"][0]["steps"] == 49
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        yield holder.getsockname()[1]
+
+
+def test_training_goes_on_without_a_daemon(tmp_path: Path, taken_port: int) -> None:
+    options = {"aggregator_port": taken_port, "is_port_explicit": True}
+    with launch(tmp_path, *workers(1, "print('trained', rank)"), **options) as command:
+        finished = command.finish()
+    manifest = run_folder(tmp_path).manifest()
+    assert (finished.exit_code, finished.stdout) == (0, b"agent started\ntrained 0\n")
+    assert b"training runs without telemetry" in finished.stderr
+    assert (manifest["status"], manifest["telemetry_status"]) == ("completed", "unavailable")
+    assert manifest["telemetry_reason"] == "aggregator_unreachable"
+    assert manifest["lease"] is None
+
+
+def test_or_is_refused_where_telemetry_is_required(tmp_path: Path, taken_port: int) -> None:
+    options = {"aggregator_port": taken_port, "is_port_explicit": True, "on_missing_aggregator": "raise"}
+    with launch(tmp_path, *workers(1, "print('trained')"), **options) as command:
+        finished = command.finish()
+    assert (finished.exit_code, finished.stdout) == (1, b"")
+    assert run_folder(tmp_path).manifest()["telemetry_reason"] == "aggregator_unreachable"
+
+
+def test_a_free_port_is_taken_where_any_will_do(tmp_path: Path, taken_port: int) -> None:
+    with launch(tmp_path, *workers(1, "pass"), aggregator_port=taken_port) as command:
+        assert command.finish().exit_code == 0
+    assert run_folder(tmp_path).manifest()["aggregator_exit_code"] == 0
+
+
+def test_required_telemetry_is_there(tmp_path: Path) -> None:
+    with launch(tmp_path, *workers(1, "pass"), on_missing_aggregator="raise") as command:
+        finished = command.finish()
+    assert (finished.exit_code, finished.stdout) == (0, b"agent started\n")
+
+
+def test_a_peer_trains_without_the_owners_daemon(tmp_path: Path, taken_port: int) -> None:
+    options = {"nnodes_min": 2, "nnodes_max": 2, "node_rank": 1, "aggregator_port": taken_port}
+    with launch(tmp_path, *workers(1, "print('trained', rank)"), **options) as command:
+        finished = command.finish()
+    folder = run_folder(tmp_path)
+    assert finished.exit_code == 0
+    assert b"Telemetry:" not in finished.stderr
+    assert folder.rank_stream(0, "stdout", node=1) == b"trained 0\n"
+    assert folder.node(1)["exit_code"] == 0
+    assert not (folder.path / "manifest.json").exists()

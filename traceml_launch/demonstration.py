@@ -18,7 +18,7 @@ REPORTS = ("final_summary.txt", "failure_report.txt")
 
 
 def run(*, fault: str, logs_dir: str, is_quiet: bool) -> int:
-    """Train the packaged job, healthy or with a fault; print its reports. Returns training's exit code, or 2."""
+    """Train the packaged job, healthy or with a fault; print its report. Returns training's exit code, or 2."""
     refusal = _refusal(fault)
     if refusal:
         print(f"traceml demo: {refusal}", file=sys.stderr)
@@ -28,7 +28,7 @@ def run(*, fault: str, logs_dir: str, is_quiet: bool) -> int:
     words = ["--nnodes", "1", "--nproc-per-node", str(NUM_RANKS), "--run-name", run_name, "--logs-dir", logs_dir]
     words += ["--quiet"] if is_quiet else []
     code = cli.run_command([*words, "--", str(_script()), "--fault", fault or "none"])
-    _print_reports(Path(logs_dir) / run_name)
+    _print_report(Path(logs_dir) / run_name)
     return code
 
 
@@ -46,8 +46,9 @@ def _script() -> Path:
     return Path(__file__).parent / "demo" / "train.py"
 
 
-def _print_reports(run_dir: Path) -> None:
-    for name in REPORTS:
-        path = run_dir / name
+def _print_report(run_dir: Path) -> None:
+    """The summary, which begins with the failure if there was one; the failure alone where no summary was written."""
+    for path in (run_dir / name for name in REPORTS):
         if path.is_file():
             print(f"\n{path}\n\n{path.read_text(encoding='utf-8', errors='replace').rstrip()}", flush=True)
+            return

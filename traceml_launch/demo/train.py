@@ -20,16 +20,18 @@ BATCH_SIZE = 32
 class Spirals(Dataset):
     """Points on two spirals; the network learns which one a point is on."""
 
+    def __init__(self) -> None:
+        num_points = 2 * BATCH_SIZE * NUM_STEPS
+        self.labels = torch.arange(num_points) % 2
+        radius = torch.rand(num_points) * 3
+        angle = radius * 2 + self.labels * torch.pi
+        self.points = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1)
+
     def __len__(self) -> int:
-        return 2 * BATCH_SIZE * NUM_STEPS
+        return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        generator = torch.Generator().manual_seed(index)
-        label = index % 2
-        radius = torch.rand(1, generator=generator) * 3
-        angle = radius * 2 + label * torch.pi
-        noise = torch.randn(2, generator=generator) * 0.05
-        return torch.cat([radius * angle.cos(), radius * angle.sin()]) + noise, torch.tensor(label)
+        return self.points[index], self.labels[index]
 
 
 def fail(fault: str) -> None:
@@ -53,9 +55,9 @@ def main() -> None:
     for step, (points, labels) in enumerate(loader, start=1):
         loss = nn.functional.cross_entropy(model(points), labels)
         optimizer.zero_grad()
-        loss.backward()
         if fault != "none" and rank == FAULT_RANK and step == FAULT_STEP:
             fail(fault)
+        loss.backward()
         optimizer.step()
         if rank == 0 and step % 25 == 0:
             print(f"step {step:3d} of {NUM_STEPS}  loss {loss.item():.4f}", flush=True)

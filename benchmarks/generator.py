@@ -77,8 +77,8 @@ def connect(port: int, rank: int, num_ranks: int, token: str) -> socket.socket:
             RankHello(
                 version=PROTOCOL_MAJOR,
                 run=RUN_NAME,
-                proof=prove(token, challenge.nonce, "rank", RUN_NAME, node, local_rank, NUMBER_ME),
-                node_index=node,
+                proof=prove(token, challenge.nonce, "rank", RUN_NAME, NUMBER_ME, local_rank, NUMBER_ME),
+                node_index=NUMBER_ME,
                 local_rank=local_rank,
                 attempt=NUMBER_ME,
                 rank=rank,

@@ -55,7 +55,7 @@ $(VENV)/installed: pyproject.toml
 		$(PYTHON) -m venv $(VENV); \
 	fi
 	$(PIP) --editable .
-	@$(VENV)/bin/python -c 'import torch' 2>/dev/null || { echo "installing $(TORCH)"; $(PIP) "$(TORCH)"; }
+	@$(VENV)/bin/python -c 'import torch' 2>/dev/null || { echo "installing $(TORCH)"; $(PIP) $(TORCH); }
 	@touch $@
 
 $(VENV)/installed-test: $(VENV)/installed

@@ -1,4 +1,7 @@
-"""`python -m traceml_daemon supervise|serve|finalize`. `supervise` is what a launcher starts; it skips the CLI."""
+"""`python -m traceml_daemon serve|finalize`, and two commands for ourselves that skip the command line's libraries.
+
+`supervise` is what a launcher starts; `serving` is what `serve` becomes once its options are read.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,18 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str]) -> int:
-    if arguments[:1] == ["supervise"]:
-        return _supervise(arguments[1:])
+    match list(arguments):
+        case ["supervise", "--config-fd", config_fd, "--ready-fd", ready_fd] if (config_fd + ready_fd).isdecimal():
+            from traceml_daemon.service import supervise
+
+            return supervise(int(config_fd), int(ready_fd))
+        case ["serving", "--config-fd", config_fd] if config_fd.isdecimal():
+            from traceml_daemon.serving import serve
+
+            return serve(int(config_fd))
     from traceml_daemon.cli import run_command
 
     return run_command(arguments)
-
-
-def _supervise(arguments: Sequence[str]) -> int:
-    fds = dict(zip(arguments[::2], arguments[1::2], strict=False))
-    if len(arguments) != 4 or not all(fds.get(name, "").isdecimal() for name in ("--config-fd", "--ready-fd")):
-        print("usage: python -m traceml_daemon supervise --config-fd N --ready-fd N", file=sys.stderr)
-        return 2
-    from traceml_daemon.service import supervise
-
-    return supervise(int(fds["--config-fd"]), int(fds["--ready-fd"]))
 
 
 if __name__ == "__main__":

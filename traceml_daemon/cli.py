@@ -61,7 +61,7 @@ def serve(
 ) -> None:
     """The aggregator alone, for direct python and torchrun launches, systemd and sidecars."""
     flags = {name.replace("_", "-"): value for name, value in locals().items()}
-    from traceml_daemon import serve_options, serving
+    from traceml_daemon import replacing, run_dirs, serve_options
 
     folder = Path.cwd()
     config, token_file_path = serve_options.build_serve_config(
@@ -70,7 +70,8 @@ def serve(
     if token_file_path is not None:
         config = dataclasses.replace(config, token=serve_options.read_token_file(token_file_path))
     environ.forget_token()
-    serving.serve(config)
+    run_dirs.make_logs_dir(config.logs_dir)
+    replacing.become_daemon(config)
 
 
 @app.command("finalize")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from traceml_daemon.connection import Connection
     from traceml_daemon.roster import NodeSlot
     from traceml_daemon.session import Session
+
+LOSS_GRACE_S: Final = 5.0
+"""A launcher may come back within this time; as in the core's settings."""
 
 
 class NodePeer:
@@ -59,6 +62,14 @@ class NodePeer:
         if node.connection is self._connection:
             node.connection = None
             self._session.apply(ev.NodeLost(node.node_index))
+            clock = self._session.clock
+            clock.call_at(clock.now_s() + LOSS_GRACE_S, self._tell_loss)
+
+    def _tell_loss(self) -> None:
+        """The grace after a lost connection is over; it may be back, or have reported its end before."""
+        session, node = self._session, self._node
+        if node.connection is None and node.node_index not in session.node_reports and not node.is_owner:
+            session.tell_owner(f"{_name(node)}: its launcher has been out of reach for {LOSS_GRACE_S:g} s")
 
     def _take_salvaged(self, message: messages.Salvaged) -> None:
         incarnation = ev.Incarnation(self._node.node_index, message.local_rank, message.attempt)
@@ -82,6 +93,8 @@ class NodePeer:
     def _end(self, message: messages.NodeEnded) -> None:
         session, node, report = self._session, self._node, message.report
         check_report(node.node_index, report)
+        if node.node_index not in session.node_reports and not node.is_owner:
+            self._tell_failure(message)
         session.node_reports[node.node_index] = report
         session.store.put_meta(f"node_{node.node_index}", msgspec.json.encode(report).decode())
         if node.has_sent_files:
@@ -96,5 +109,17 @@ class NodePeer:
             session.store.when_committed(self._acknowledge)
         session.apply(node_ended(report, is_final=message.is_final, places=places))
 
+    def _tell_failure(self, message: messages.NodeEnded) -> None:
+        """The owner's torchrun may sit in a barrier for minutes before it learns of it."""
+        report = message.report
+        if report.signal is not None:
+            self._session.tell_owner(f"{_name(self._node)}: its torchrun was ended by {report.signal}")
+        elif report.exit_code:
+            self._session.tell_owner(f"{_name(self._node)}: its torchrun exited with code {report.exit_code}")
+
     def _acknowledge(self) -> None:
         self._connection.send(messages.Ack(messages.MARKER_STREAM, 0))
+
+
+def _name(node: NodeSlot) -> str:
+    return f"node {node.node_index} on {node.host}"

@@ -73,6 +73,12 @@ class ServedRuns(Runs):
         while self._watchers:
             await asyncio.wait(self._watchers)
 
+    async def close(self) -> None:
+        for watcher in tuple(self._watchers):
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+        await super().close()
+
     async def _open_for(self, hello: RankHello | NodeHello) -> Session:
         if self._is_stopping:
             raise NotAdmitted(messages.RUN_ENDED, "the aggregator is about to stop")

@@ -9,10 +9,12 @@ import sys
 
 import msgspec
 
+from traceml_client.protocol.errors import ConfigError
 from traceml_daemon.clock import LoopClock
 from traceml_daemon.config import ServeConfig
+from traceml_daemon.errors import CannotStart
 from traceml_daemon.rejections import Rejections
-from traceml_daemon.run_dirs import make_logs_dir
+from traceml_daemon.replacing import read_config
 from traceml_daemon.run_manifest import lease_holder
 from traceml_daemon.served_runs import ServedRuns
 from traceml_daemon.server import Server
@@ -31,16 +33,16 @@ class ServeReady(msgspec.Struct, frozen=True, kw_only=True):
     """Both null until the first peer where no `--run-name` was given."""
 
 
-def serve(config: ServeConfig) -> None:
-    """Serve until SIGTERM or SIGINT, then finalize what is there.
-
-    Raises:
-        ConfigError: an option cannot be satisfied; nothing was started.
-        CannotStart: the port or the database is not to be had.
-    """
-    make_logs_dir(config.logs_dir)
+def serve(config_fd: int) -> int:
+    """Serve until SIGTERM or SIGINT, then finalize what is there. Returns the exit code."""
+    config = read_config(config_fd)
     prepare_process()
-    run_loop(_serve(config))
+    try:
+        run_loop(_serve(config))
+    except (ConfigError, CannotStart) as error:
+        print(f"traceml-daemon: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    return 0
 
 
 async def _serve(config: ServeConfig) -> None:

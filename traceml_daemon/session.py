@@ -212,6 +212,12 @@ class Session:
         if not self.finalized.done():
             self.finalized.set_result(None)
 
+    def tell_owner(self, text: str) -> None:
+        """Let the owner's launcher say it to its user, while training goes on."""
+        for node in self.roster.nodes.values():
+            if self.core.phase == "collecting" and node.is_owner and node.connection is not None:
+                node.connection.send(messages.Notice(text))
+
     def start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)

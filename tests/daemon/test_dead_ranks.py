@@ -131,7 +131,7 @@ async def test_a_dead_rank_that_its_launcher_vouches_for_costs_no_grace(run_dir:
         has_marker = moment == "after marker"
         await here.end_node(is_marker_sent=has_marker)
 
-        elapsed_s = await sealed(here, limit_s=60)
+        elapsed_s = await here.daemon.sealed(here.clock, limit_s=60)
         manifest = await here.daemon.finalized()
 
     is_still_connected = way == "silence" and moment != "before join"
@@ -148,7 +148,7 @@ async def test_a_dead_rank_that_nobody_vouches_for_costs_the_grace(run_dir: Path
         here.node.reset()
         await until(lambda: here.daemon.session.roster.nodes[0].connection is None, "the launcher's loss is noticed")
 
-        elapsed_s = await sealed(here, limit_s=60)
+        elapsed_s = await here.daemon.sealed(here.clock, limit_s=60)
         manifest = await here.daemon.finalized()
 
     assert GRACE_S <= elapsed_s <= GRACE_S + GRACE_S + SETTLE_S + SLACK_S
@@ -167,7 +167,7 @@ async def test_a_rank_that_comes_back_within_the_grace_was_never_missing(run_dir
         await here.victim.finish()
         await here.victim.close()
         await here.end_node(is_marker_sent=True)
-        await sealed(here, limit_s=60)
+        await here.daemon.sealed(here.clock, limit_s=60)
         manifest = await here.daemon.finalized()
 
     assert welcome.next_seq == (30, 0)
@@ -189,12 +189,6 @@ async def test_a_rank_that_talks_on_after_the_end_is_cut_at_the_timeout(run_dir:
     assert elapsed_s <= 30
     assert manifest.telemetry_status == "degraded"
     assert [rank.rank for rank in manifest.telemetry.ranks_missing] == [1]
-
-
-async def sealed(here: Scene, *, limit_s: float) -> float:
-    return await here.clock.run_until(
-        lambda: here.daemon.session.core.phase == "sealed", "the run is sealed", limit_s=limit_s
-    )
 
 
 def assert_verdict(manifest: Manifest, *, num_steps: int, why: str | None) -> None:

@@ -15,6 +15,14 @@ from traceml_client.protocol.messages import Challenge, FromDaemon, Message, Ref
 
 ANSWER_WITHIN_S = 10.0
 
+_open: set[Wire] = set()
+
+
+def hang_up_all() -> None:
+    """Close what a failing test left open, so that its own failure is what is reported."""
+    for wire in tuple(_open):
+        wire.reset()
+
 
 class Wire:
     """A socket to the daemon. Answers are read as they are asked for."""
@@ -25,6 +33,7 @@ class Wire:
         self._frames = FrameReader()
         self._answers: list[FromDaemon] = []
         self.nonce = b""
+        _open.add(self)
 
     @classmethod
     async def connect(cls, port: int, host: str = "127.0.0.1") -> Wire:
@@ -75,6 +84,7 @@ class Wire:
 
     async def close(self) -> None:
         """FIN, after everything that was sent."""
+        _open.discard(self)
         self._writer.close()
         try:
             await self._writer.wait_closed()
@@ -83,6 +93,7 @@ class Wire:
 
     def reset(self) -> None:
         """RST, as the kernel sends for a process that was killed with unread data."""
+        _open.discard(self)
         connected = self._writer.get_extra_info("socket")
         if connected is not None and connected.fileno() >= 0:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -36,8 +36,6 @@ class RunConfig:
     is_direct: bool = False
     """No launcher is expected."""
     created_ns: int = 0
-    launcher: tuple[int, int] | None = None
-    """Pid and start ticks of the launcher that started this daemon."""
 
     @property
     def names(self) -> tuple[str, str]:
@@ -58,7 +56,6 @@ class RunConfig:
             settle_s=launch.settle_s,
             has_history=launch.has_history,
             created_ns=launch.created_ns,
-            launcher=(launch.launcher_pid, launch.launcher_start_ticks),
         )
 
 

@@ -21,6 +21,7 @@ import msgspec
 import uvloop
 
 from traceml_client.protocol.launch import DaemonFailed, DaemonLaunch, DaemonReady
+from traceml_client.protocol.manifest import LeaseHolder
 from traceml_daemon.clock import LoopClock
 from traceml_daemon.config import RunConfig
 from traceml_daemon.core import events as ev
@@ -46,7 +47,7 @@ def supervise(config_fd: int, ready_fd: int) -> int:
     with os.fdopen(ready_fd, "wb", buffering=0) as ready:
         prepare_process()
         try:
-            run_loop(_serve_one(launch, lambda line: _tell(ready, line)))
+            run_loop(_serve_one(launch, lease_holder(), _open_launcher(launch), lambda line: _tell(ready, line)))
         except CannotStart as error:
             logging.getLogger("traceml_daemon").error("%s", error)
             _tell(ready, DaemonFailed(str(error), error.is_port_taken))
@@ -54,18 +55,32 @@ def supervise(config_fd: int, ready_fd: int) -> int:
     return 0
 
 
-async def _serve_one(launch: DaemonLaunch, tell: Callable[[DaemonReady], None]) -> None:
+def _open_launcher(launch: DaemonLaunch) -> int:
+    """A pidfd of the launcher that started us; -1 where it is gone already."""
+    try:
+        pidfd = os.pidfd_open(launch.launcher_pid)
+    except OSError:
+        return -1
+    if start_ticks(launch.launcher_pid) == launch.launcher_start_ticks:
+        return pidfd
+    os.close(pidfd)
+    return -1
+
+
+async def _serve_one(
+    launch: DaemonLaunch, holder: LeaseHolder, launcher_fd: int, tell: Callable[[DaemonReady], None]
+) -> None:
     clock = LoopClock()
     config = RunConfig.from_launch(launch)
     rejections = Rejections()
-    runs = Runs(token=config.token, clock=clock, holder=lease_holder(), rejections=rejections)
+    runs = Runs(token=config.token, clock=clock, holder=holder, rejections=rejections)
     server = Server(runs, clock, rejections, max_connections=max_connections())
     try:
         session = await runs.open(config)
         port = await server.listen(launch.bind_host, launch.port, is_port_required=launch.is_port_required)
         session.on_seal = server.stop_listening
         gc.freeze()
-        with stop_on_signals(runs.stop), _watch_launcher(session):
+        with stop_on_signals(runs.stop), _watch_launcher(session, launcher_fd):
             tell(DaemonReady(port, os.getpid()))
             await session.finalized
     finally:
@@ -74,30 +89,26 @@ async def _serve_one(launch: DaemonLaunch, tell: Callable[[DaemonReady], None]) 
 
 
 @contextlib.contextmanager
-def _watch_launcher(session: Session) -> Iterator[None]:
+def _watch_launcher(session: Session, pidfd: int) -> Iterator[None]:
     """Notice the end of the launcher that started us also where it never came to connect."""
-    pid, ticks = session.config.launcher or (0, 0)
-    try:
-        pidfd = os.pidfd_open(pid)
-    except OSError:
-        pidfd = -1
+    loop = asyncio.get_running_loop()
 
     def lose() -> None:
-        loop.remove_reader(pidfd)
+        if pidfd >= 0:
+            loop.remove_reader(pidfd)
         if not session.roster.nodes:
             session.apply(ev.NodeJoined(0, True, session.config.nproc_per_node), ev.NodeLost(0))
 
-    loop = asyncio.get_running_loop()
-    if pidfd < 0 or start_ticks(pid) != ticks:
-        session.apply(ev.NodeJoined(0, True, session.config.nproc_per_node), ev.NodeLost(0))
-    else:
-        loop.add_reader(pidfd, lose)
+    if pidfd < 0:
+        lose()
+        yield
+        return
+    loop.add_reader(pidfd, lose)
     try:
         yield
     finally:
-        if pidfd >= 0:
-            loop.remove_reader(pidfd)
-            os.close(pidfd)
+        loop.remove_reader(pidfd)
+        os.close(pidfd)
 
 
 # --- parts that `serving` uses as well ------------------------------------------------------------------------------

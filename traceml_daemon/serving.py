@@ -10,6 +10,7 @@ import sys
 import msgspec
 
 from traceml_client.protocol.errors import ConfigError
+from traceml_client.protocol.manifest import LeaseHolder
 from traceml_daemon.clock import LoopClock
 from traceml_daemon.config import ServeConfig
 from traceml_daemon.errors import CannotStart
@@ -38,17 +39,17 @@ def serve(config_fd: int) -> int:
     config = read_config(config_fd)
     prepare_process()
     try:
-        run_loop(_serve(config))
+        run_loop(_serve(config, lease_holder()))
     except (ConfigError, CannotStart) as error:
         print(f"traceml-daemon: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     return 0
 
 
-async def _serve(config: ServeConfig) -> None:
+async def _serve(config: ServeConfig, holder: LeaseHolder) -> None:
     clock = LoopClock()
     rejections = Rejections()
-    runs = ServedRuns(config, clock=clock, holder=lease_holder(), rejections=rejections)
+    runs = ServedRuns(config, clock=clock, holder=holder, rejections=rejections)
     server = Server(runs, clock, rejections, max_connections=max_connections())
     stopped = asyncio.Event()
     try:

@@ -171,9 +171,7 @@ class StubLauncher:
         process = self.start(arguments, cwd=cwd, stdin=subprocess.PIPE, **popen)
         outside, _ = process.communicate(text_in, timeout=DEADLINE_S)
         rank = self.wait_for_rank(process.pid)
-        for stream in (rank.stdout, rank.stderr):
-            if stream.thread:
-                stream.thread.join(DEADLINE_S)
+        self.wait_for_streams()
         return FinishedWorker(
             process.returncode, bytes(rank.stdout.data), bytes(rank.stderr.data), outside, rank.read_ring()
         )
@@ -183,6 +181,13 @@ class StubLauncher:
         with self._granted:
             assert self._granted.wait_for(lambda: any(r.request.pid == pid for r in self.ranks), DEADLINE_S)
             return next(rank for rank in self.ranks if rank.request.pid == pid)
+
+    def wait_for_streams(self) -> None:
+        """Until every rank's pipes are at their ends: nobody holds the writing ends any more."""
+        for rank in self.ranks:
+            for stream in (rank.stdout, rank.stderr):
+                if stream.thread:
+                    stream.thread.join(DEADLINE_S)
 
     def die(self) -> None:
         """Close everything, as the kernel does for a killed launcher. Rings stay: the tests read them."""

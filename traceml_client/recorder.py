@@ -20,7 +20,8 @@ from traceml_client.protocol.columns import NUM_VALUES, RECORD_BYTES, SAMPLE_STR
 StepWords = tuple[int, int, int, int, int, int, int, int]
 """A step in the ring's own form: (flags, end_ns, input_wait, h2d, forward, backward, optimizer, step)."""
 
-_RECORD = struct.Struct("=8q")
+RECORD = struct.Struct("=8q")
+"""One record of any stream: tag, end time, six values."""
 MAX_NOTES = 16
 PHASE_BYTE = 8 * ring.PROGRESS_WORD + 6
 """The phase index alone, in the little-endian progress word."""
@@ -78,7 +79,7 @@ class Recorder:
         if count >= self._max_steps or not self.is_enabled:
             self._is_last_step_ours = False
             return
-        _RECORD.pack_into(self._bytes, ring.HEADER_BYTES + RECORD_BYTES * (count % self._step_capacity), *words)
+        RECORD.pack_into(self._bytes, ring.HEADER_BYTES + RECORD_BYTES * (count % self._step_capacity), *words)
         self._num_steps = count = count + 1
         self.words[ring.HEAD_WORD[STEP_STREAM]] = count
         self._is_last_step_ours = True
@@ -87,12 +88,12 @@ class Recorder:
         """The step recorded last, null if none was or if it fell behind `max_steps`."""
         if not self._is_last_step_ours:
             return None
-        return cast(StepWords, _RECORD.unpack_from(self._bytes, self._last_step_offset()))
+        return cast(StepWords, RECORD.unpack_from(self._bytes, self._last_step_offset()))
 
     def amend_step(self, words: StepWords) -> None:
         """Write the step recorded last once more: another optimizer turned out to belong to it."""
         if self._is_last_step_ours and self.is_enabled:
-            _RECORD.pack_into(self._bytes, self._last_step_offset(), *words)
+            RECORD.pack_into(self._bytes, self._last_step_offset(), *words)
 
     def record_sample(self, kind: int, end_ns: int, values: tuple[int, ...]) -> None:
         """Append one sample of six values. Sender's thread only.
@@ -105,7 +106,7 @@ class Recorder:
         if not self.is_enabled:
             return
         slot = self._num_samples % self._sample_capacity
-        _RECORD.pack_into(self._bytes, self._sample_base + RECORD_BYTES * slot, kind, end_ns, *values)
+        RECORD.pack_into(self._bytes, self._sample_base + RECORD_BYTES * slot, kind, end_ns, *values)
         self._num_samples += 1
         self.words[ring.HEAD_WORD[SAMPLE_STREAM]] = self._num_samples
 

@@ -230,7 +230,7 @@ class StepClock:
         """A root module is called without gradients: validation, unless a training module is so called every step."""
         if get_ident() != self._owner:
             return
-        if is_eval or self._last_no_grad < self.step - 1:
+        if is_eval or self._last_no_grad < self.step - 1 > 1:
             self._flags |= IS_UNUSUAL
             self.spent[INPUT_WAIT] = min(self.spent[INPUT_WAIT], self._wait_before)
         self._last_no_grad = self.step
@@ -289,9 +289,6 @@ class StepClock:
             spent[OPTIMIZER] or NOT_MEASURED,
             now - self._start,
         )
-        step = self.step
-        if not step & (step - 1):
-            self.notes.explain(step, spent)
         self.spent = [0] * len(spent)
         self._flags = 0
         self._start = now
@@ -299,5 +296,8 @@ class StepClock:
         return part
 
     def _count_steps(self, now: int) -> None:
-        self.step = step = self._writer.num_steps + 1
-        self._recorder.set_progress(self._phase, step, now)
+        num_steps = self._writer.num_steps
+        if num_steps >= self.step and not num_steps & (num_steps - 1):
+            self.notes.explain(num_steps)
+        self.step = num_steps + 1
+        self._recorder.set_progress(self._phase, num_steps + 1, now)

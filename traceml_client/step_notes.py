@@ -5,9 +5,7 @@ They stand in the ring, so that a killed rank's are read too, and are taken back
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from traceml_client.protocol.ring import RUNNING_PHASES
+from traceml_client.protocol.columns import NOT_MEASURED, PHASES
 from traceml_client.recorder import Recorder
 
 NO_STEPS = (
@@ -23,11 +21,14 @@ VERY_MANY_BACKWARDS = 256
 _FIRST_EXPLAINED = 4
 """The first steps compile, search and allocate: what is missing in them may still come."""
 
+_FIRST_VALUE = 2
+"""Of a step record: flags and end time stand before the phases."""
+
 _REASONS = {
-    1: "no batch came from a torch DataLoader",
-    3: "no call of a module that owns the optimizer's parameters was seen (a call inside a compiled function is not)",
-    4: "torch computed no gradients",
-    5: "no torch optimizer stepped",
+    0: "no batch came from a torch DataLoader",
+    2: "no call of a module that owns the optimizer's parameters was seen (a call inside a compiled function is not)",
+    3: "torch computed no gradients",
+    4: "no torch optimizer stepped",
 }
 
 
@@ -52,15 +53,17 @@ class StepNotes:
         """The script declares its steps itself."""
         self._recorder.drop_note(NO_STEPS)
 
-    def explain(self, step: int, spent: Sequence[int]) -> None:
-        """Called at the end of steps 1, 2, 4, 8 ...: say which phases are null and why, or no longer."""
-        if step == 1:
+    def explain(self, num_steps: int) -> None:
+        """Called after steps 1, 2, 4, 8 ...: say which phases the last one lacks and why, or no longer."""
+        if num_steps == 1:
             self._recorder.drop_note(NO_STEPS)
-        if step < _FIRST_EXPLAINED:
+        last = self._recorder.last_step()
+        if num_steps < _FIRST_EXPLAINED or last is None:
             return
         for phase, reason in _REASONS.items():
-            if not spent[phase] and phase not in self._explained:
-                self._explained[phase] = f"{RUNNING_PHASES[phase]} is not measured: {reason}"
+            is_null = last[_FIRST_VALUE + phase] == NOT_MEASURED
+            if is_null and phase not in self._explained:
+                self._explained[phase] = f"{PHASES[phase]} is not measured: {reason}"
                 self._recorder.add_note(self._explained[phase])
-            elif spent[phase] and phase in self._explained:
+            elif not is_null and phase in self._explained:
                 self._recorder.drop_note(self._explained.pop(phase))

@@ -33,8 +33,8 @@ def is_reported(run_folder: RunFolder) -> bool:
     return manifest.exists() and run_folder.manifest()["telemetry_status"] != "pending"
 
 
-def train(argv: Sequence[str | Path], tmp_path: Path, port: int, token: str = TOKEN) -> bytes:
-    with start([*argv], cwd=tmp_path, environ=environ(port, token), name="train") as training:
+def train(argv: Sequence[str | Path], tmp_path: Path, port: int, token: str = TOKEN, **extra: str) -> bytes:
+    with start([*argv], cwd=tmp_path, environ={**environ(port, token), **extra}, name="train") as training:
         done = training.finish()
     assert done.exit_code == 0, done.stderr.decode()
     return done.stdout
@@ -59,7 +59,7 @@ def test_plain_torchrun_is_measured(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "logs" / "run")
     with serve(tmp_path, port, "--nproc-per-node=2") as daemon:
         with start_torchrun(
-            ["--standalone", "--nproc-per-node=2", SCRIPT], cwd=tmp_path, environ=environ(port), name="train"
+            ["--standalone", "--nproc-per-node=2", SCRIPT, "--group"], cwd=tmp_path, environ=environ(port), name="train"
         ) as training:
             assert training.finish().exit_code == 0
         daemon.wait_for(lambda: is_reported(folder), "the report", within_s=20)
@@ -79,11 +79,11 @@ def test_stranger_without_the_token_trains_and_leaves_no_trace(tmp_path: Path) -
     assert summary["ranks"][0]["attempts"][0]["steps"] == 25
 
 
-def test_stopped_daemon_says_interrupted(tmp_path: Path) -> None:
+def test_daemon_that_is_stopped_before_all_ranks_came_says_interrupted(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     folder = RunFolder(tmp_path / "logs" / "run")
     with serve(tmp_path, port, "--nproc-per-node=2") as daemon:
-        train([sys.executable, SCRIPT], tmp_path, port)
+        train([sys.executable, SCRIPT], tmp_path, port, RANK="0", WORLD_SIZE="2")
         wait_until(lambda: (folder.path / "manifest.json").exists(), "the run is open", within_s=10)
         daemon.signal(daemon.process.pid, signal.SIGTERM)
         assert daemon.finish(within_s=30).exit_code == 0

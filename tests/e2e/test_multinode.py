@@ -91,7 +91,7 @@ def test_evidence_of_the_other_node_reaches_the_owner(tmp_path: Path) -> None:
     assert (failure["initiating_rank"], failure["node_rank"], failure["category"]) == (1, 1, "python_exception")
     assert (owner_folder(tmp_path).path / "nodes/node_1/node.json").exists()
     assert any("has no label" in (item["text"] or "") for item in failure["evidence"]) or "label" in failure["summary"]
-    assert b"rank 1" in finished[0].stderr
+    assert b"Rank 1 (node 1) raised ValueError" in finished[0].stderr
 
 
 @pytest.mark.parametrize("has_shared_logs", [True, False], ids=["shared", "separate"])

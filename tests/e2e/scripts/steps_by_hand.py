@@ -1,13 +1,14 @@
 """For plain python or torchrun: `traceml_client.init()` and an ordinary loop."""
 
 import os
+import sys
 
 import torch
 
 import traceml_client
 
 traceml_client.init()
-if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+if "--group" in sys.argv:
     torch.distributed.init_process_group("gloo")
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -32,7 +32,14 @@ class DaemonLink:
     """Connects, and connects again, until closed. All methods belong to the loop's thread."""
 
     def __init__(
-        self, *, host: str, port: int, token: str, hello: Hello, on_salvage_ack: Callable[[messages.SalvageAck], None]
+        self,
+        *,
+        host: str,
+        port: int,
+        token: str,
+        hello: Hello,
+        on_salvage_ack: Callable[[messages.SalvageAck], None],
+        on_notice: Callable[[str], None],
     ) -> None:
         loop = asyncio.get_running_loop()
         self.welcome: asyncio.Future[messages.Welcome] = loop.create_future()
@@ -46,6 +53,7 @@ class DaemonLink:
         self._host, self._port, self._token = host, port, token
         self._hello = hello
         self._on_salvage_ack = on_salvage_ack
+        self._on_notice = on_notice
         self._journal: list[bytes] = []
         self._writer: asyncio.StreamWriter | None = None
         self._num_silent_pings = 0
@@ -147,6 +155,8 @@ class DaemonLink:
             case messages.RunFinalized():
                 if not self.finalized.done():
                     self.finalized.set_result(message)
+            case messages.Notice():
+                self._on_notice(message.text)
             case messages.Refused():
                 raise Refused(message.reason, message.detail)
             case _:

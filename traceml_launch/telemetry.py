@@ -167,7 +167,12 @@ class Telemetry:
     def _open_link(self, host: str, port: int, token: str) -> DaemonLink:
         self.host, self.port = host, port
         self.link = DaemonLink(
-            host=host, port=port, token=token, hello=self._hello, on_salvage_ack=self._on_salvage_ack
+            host=host,
+            port=port,
+            token=token,
+            hello=self._hello,
+            on_salvage_ack=self._on_salvage_ack,
+            on_notice=self._on_problem,
         )
         for message in self._unsent:
             self.link.send(message)

@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+from traceml_client.protocol.errors import ConfigError
 from traceml_launch import supervise
 from traceml_launch.config import LaunchConfig, Target
 
@@ -17,7 +18,11 @@ def main() -> int:
     options = json.loads(sys.argv[1])
     options["logs_dir"] = Path(options["logs_dir"])
     config = LaunchConfig(target=Target(kind="script", name="stub"), **options)
-    return supervise.run(config, torchrun_argv=sys.argv[2:])
+    try:
+        return supervise.run(config, torchrun_argv=sys.argv[2:])
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

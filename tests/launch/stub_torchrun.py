@@ -2,7 +2,8 @@
 
 `python -m tests.launch.stub_torchrun NUM_WORKERS CODE [--deaf]`: each worker takes its pipes and ring from the launcher
 and runs CODE, with `rank` and `recorder` at hand. `--deaf`: ignores signals, as an agent in its exit barrier does.
-`--redirect FILE`: gives their standard output a file, as torchrun's own `--redirects` does.
+`--redirect FILE`: gives their standard output a file, as torchrun's own `--redirects` does. `--node N --num-nodes M`:
+one node of several.
 """
 
 from __future__ import annotations
@@ -14,18 +15,26 @@ import sys
 from types import FrameType
 
 
+def option(name: str) -> str | None:
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else None
+
+
+def start_worker(local_rank: int, num_workers: int, code: str) -> subprocess.Popen[bytes]:
+    node, num_nodes = int(option("--node") or 0), int(option("--num-nodes") or 1)
+    ranks = {"RANK": node * num_workers + local_rank, "LOCAL_RANK": local_rank}
+    sizes = {"WORLD_SIZE": num_nodes * num_workers, "LOCAL_WORLD_SIZE": num_workers}
+    redirect = option("--redirect")
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.launch.stub_worker", code],
+        env={**os.environ, **{name: str(number) for name, number in {**ranks, **sizes}.items()}},
+        stdout=open(redirect, "wb") if redirect else None,
+        start_new_session=True,
+    )
+
+
 def main() -> int:
     num_workers, code = int(sys.argv[1]), sys.argv[2]
-    redirect = sys.argv[sys.argv.index("--redirect") + 1] if "--redirect" in sys.argv else None
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.launch.stub_worker", code],
-            env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_workers)},
-            stdout=open(redirect, "wb") if redirect else None,  # noqa: SIM115
-            start_new_session=True,
-        )
-        for rank in range(num_workers)
-    ]
+    workers = [start_worker(local_rank, num_workers, code) for local_rank in range(num_workers)]
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         print(f"agent got {signal.Signals(number).name}", file=sys.stderr, flush=True)

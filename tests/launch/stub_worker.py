@@ -13,14 +13,14 @@ from traceml_client.recorder import Recorder
 
 
 def main() -> None:
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank = int(os.environ["RANK"])
     request = HandoverRequest(
         pid=os.getpid(),
         start_ticks=0,
         rank=rank,
-        local_rank=rank,
-        world_size=world_size,
-        local_world_size=world_size,
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]),
         torch_restart_count=0,
     )
     names = {"rank": rank, "os": os, "sys": sys}

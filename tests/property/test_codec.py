@@ -72,7 +72,7 @@ def test_tags_are_unique_and_for_ever() -> None:
         "Challenge": 1, "RankHello": 2, "NodeHello": 3, "Welcome": 4, "Refused": 5, "Records": 6, "Ack": 7,
         "RankFinished": 8, "RankFailed": 9, "RankStarted": 10, "RankExited": 11, "Salvaged": 12, "SalvageAck": 13,
         "TrainingStarted": 14, "Interrupted": 15, "NodeFiles": 16, "NodeEnded": 17, "Ping": 18, "Pong": 19,
-        "RunFinalized": 20,
+        "RunFinalized": 20, "Notice": 21,
     }  # fmt: skip
 
 

@@ -229,7 +229,13 @@ class RunFinalized(msgspec.Struct, array_like=True, tag=20, gc=False, frozen=Tru
     failure_lines: tuple[str, ...] = ()
 
 
-FromDaemon = Challenge | Welcome | Refused | Ack | SalvageAck | Pong | RunFinalized
+class Notice(msgspec.Struct, array_like=True, tag=21, gc=False, frozen=True):
+    """Daemon -> the owner's launcher: what happened on another node and its user should hear of now."""
+
+    text: str
+
+
+FromDaemon = Challenge | Welcome | Refused | Ack | SalvageAck | Pong | RunFinalized | Notice
 FromRank = RankHello | Records | RankFinished | RankFailed | Ping
 FromNode = (
     NodeHello | RankStarted | RankExited | Salvaged | TrainingStarted | Interrupted | NodeFiles | NodeEnded | Ping

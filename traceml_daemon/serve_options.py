@@ -43,10 +43,7 @@ def build_serve_config(
         except ValueError as error:
             raise ConfigError(f"{source} {text!r}: {error}") from None
 
-    for name in LATER_OPTIONS:
-        source, text = _find(name, flags, environ, file)
-        if text is not None:
-            raise ConfigError(f"{source} is not in this version of TraceML")
+    _refuse_later_options(flags, environ, file)
     token_file = get("token-file", _path, None)
     config = ServeConfig(
         logs_dir=folder / get("logs-dir", _path, Path("logs")),
@@ -60,6 +57,13 @@ def build_serve_config(
         settle_s=get("settle-sec", _seconds, 1.0),
     )
     return config, None if token_file is None else folder / token_file
+
+
+def _refuse_later_options(flags: Mapping[str, str | None], environ: Mapping[str, str], file: Mapping[str, Any]) -> None:
+    for name in LATER_OPTIONS:
+        source, text = _find(name, flags, environ, file)
+        if text is not None:
+            raise ConfigError(f"{source} is not in this version of TraceML")
 
 
 def read_token_file(path: Path) -> str:

@@ -12,8 +12,8 @@ MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
 SAY_NOTHING = {"utils", "common", "helpers", "manager", "base", "misc", "api", "types"}
 ENVIRONMENT_HOME = "traceml_client/protocol/environ.py"
-MACHINE_PATH = re.compile(r"/(?:home|root|Users)/\w|/opt/(?:tm|wheels|pypi)|/tmp/w\b|/work/(?:main|shared)")
-"""Places of somebody's machine; the neutral ones of the recorded cases (/work/job, /opt/env) are not among them."""
+MACHINE_PATH = re.compile(r"/(?:home/(?!me/)|root/|Users/)\w|/opt/(?:tm|wheels|pypi)|/tmp/w\b|/work/(?:main|shared)")
+"""Places of somebody's machine; neutral ones (/home/me of an example, /work/job of a recorded case) are not."""
 
 
 SOURCES = sources()

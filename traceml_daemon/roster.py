@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 _MAX_INTEGER: Final = 1 << 62
 _MAX_TEXT: Final = 255
 _MAX_ATTEMPT: Final = 1 << 20
-_MAX_SLOTS: Final = 1 << 18
-"""All attempts of all ranks of a run; beyond it nobody new is let in."""
+_MAX_ATTEMPTS_EACH: Final = 64
+"""Times the size of the job, and a few thousand more: so many incarnations a run takes, and nobody new after that."""
+_UNKNOWN_SIZE: Final = 1024
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,6 +56,7 @@ class Roster:
 
     def __init__(self, config: RunConfig) -> None:
         self._config = config
+        self._max_slots = _MAX_ATTEMPTS_EACH * (_UNKNOWN_SIZE + config.nnodes * config.nproc_per_node)
         self.slots: dict[Incarnation, RankSlot] = {}
         self.nodes: dict[int, NodeSlot] = {}
         self._by_id: dict[int, RankSlot] = {}
@@ -126,7 +128,7 @@ class Roster:
 
     def add(self, incarnation: Incarnation, place: RankPlace, *, start_ticks: int) -> RankSlot:
         """A slot for an incarnation that has none."""
-        if len(self.slots) >= _MAX_SLOTS:
+        if len(self.slots) >= self._max_slots:
             raise NotAdmitted(messages.TOO_MANY, "the run has too many attempts of its ranks")
         return self.put(RankSlot(id=len(self.slots) + 1, incarnation=incarnation, place=place, start_ticks=start_ticks))
 
@@ -188,6 +190,8 @@ class Roster:
                     messages.UNKNOWN_RANK, f"node {hello.node_index} has no local rank {hello.local_rank}"
                 )
             return
+        if not config.is_direct:
+            raise NotAdmitted(messages.UNKNOWN_RANK, "the ranks of this run are started by its launchers")
         expected = config.nnodes * config.nproc_per_node
         if expected and hello.world_size != expected:
             raise NotAdmitted(

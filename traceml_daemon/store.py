@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import logging
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +31,8 @@ CHUNK_OVERHEAD_BYTES: Final = 250
 """What a queued chunk costs beside its columns."""
 LINGER_S: Final = 0.01
 """A transaction costs 150 us, so a trickle of frames waits this long for company."""
+
+_log = logging.getLogger("traceml_daemon")
 
 
 class Sink(Protocol):
@@ -207,9 +211,15 @@ class Store:
                 self.on_room()
             is_stored = await self._write(batch)
             self._is_writing = False
-            self.on_commit(batch.chunks, is_stored)
-            for callback in batch.callbacks:
-                callback()
+            self._tell(batch, is_stored=is_stored)
+
+    def _tell(self, batch: _Batch, *, is_stored: bool) -> None:
+        told: list[Callable[[], None]] = [functools.partial(self.on_commit, batch.chunks, is_stored), *batch.callbacks]
+        for tell in told:
+            try:
+                tell()
+            except Exception:  # noqa: BLE001 - an error in somebody's bookkeeping must not stop the only writer
+                _log.exception("after a commit")
 
     async def _write(self, batch: _Batch) -> bool:
         """One transaction; whether its chunks are stored. Rows about ranks are kept for the next one if it fails."""

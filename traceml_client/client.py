@@ -188,7 +188,7 @@ class Client:
     def _report_unreachable(self, error: OSError) -> None:
         if not self._is_unreachable_said:
             self._is_unreachable_said = True
-            reason = error.strerror or error
+            reason = error.strerror or str(error)
             say(f"no aggregator at {self._courier.place}: {reason}; training goes on, and it is tried again")
 
 

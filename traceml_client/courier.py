@@ -45,6 +45,7 @@ class Courier:
         self._link: Link | None = None
         self._dialogue: Dialogue | None = None
         self._connect_at_ns = 0
+        self._num_attempts = 0
         self.is_marker_stored = False
         self.was_welcome = False
         """Whether the daemon has ever let us in."""
@@ -89,10 +90,12 @@ class Courier:
 
     def tick(self, *, now_ns: int) -> None:
         """Once a second."""
-        if self._dialogue:
+        if self._link and self._dialogue:
             try:
+                # First what has come: this process may have been stopped for a minute, and not the daemon.
+                self._dialogue.receive(self._link.receive(), now_ns=now_ns)
                 self._dialogue.tick(now_ns=now_ns)
-            except RemoteProtocolError as error:
+            except (OSError, RemoteProtocolError) as error:
                 self._lose(error, now_ns)
 
     def turn(self, *, now_ns: int) -> bool:
@@ -113,7 +116,8 @@ class Courier:
         if self._link and not self._link.is_intact:
             self.close()  # the script closed our descriptor: take another
         if self._link is None and self._address and now_ns >= self._connect_at_ns:
-            self._link = Link(*self._address)
+            self._num_attempts += 1
+            self._link = Link(*self._address, choice=self._num_attempts - 1)
             self._dialogue = Dialogue(self._story, self._outbox, self._clock, now_ns=now_ns)
 
     def _converse(self, now_ns: int) -> bool:

@@ -3,7 +3,8 @@
     CHALLENGE  ->  WELCOME  ->  OPEN          each waits for the daemon's message of that name
          \\________/ -> REFUSED               the daemon does not want us; `refusal` says why
 
-In OPEN the order on the wire is: errors and pings as they come, records while there are any, the marker after the last.
+In OPEN the order on the wire is: errors and pings as they come, once a second the records there are, the marker after
+the last of them. Records are not sent as they come: every acknowledgement would then be answered by a small frame.
 Times are the rank's monotonic clock; a wall time is that plus a constant, so that a stepped clock disturbs nothing.
 """
 
@@ -66,6 +67,7 @@ class Dialogue:
         self._num_errors_sent = 0
         self._is_marker_sent = False
         self._is_ping_due = True
+        self._are_records_due = True
         self._pinged_ns: int | None = None
         """Monotonic time of the ping that is not answered yet."""
 
@@ -79,16 +81,16 @@ class Dialogue:
             self._take(decode_from_daemon(payload), now_ns)
 
     def tick(self, *, now_ns: int) -> None:
-        """Once a second: a ping is due, and silence is noticed.
+        """Once a second: a ping and the new records are due, and silence is noticed.
 
         Raises:
-            RemoteProtocolError: the daemon has been silent for too long.
+            TimeoutError: the daemon has been silent for too long.
         """
-        self._is_ping_due = True
+        self._is_ping_due = self._are_records_due = True
         if self.state in (State.CHALLENGE, State.WELCOME) and now_ns - self._begun_ns > _MAX_HANDSHAKE_NS:
-            raise RemoteProtocolError("the aggregator took our connection and says nothing")
+            raise TimeoutError("it took our connection and says nothing")
         if self._pinged_ns is not None and now_ns - self._pinged_ns > _MAX_SILENCE_NS:
-            raise RemoteProtocolError("the aggregator does not answer pings")
+            raise TimeoutError("it does not answer pings")
 
     def next_frame(self, *, now_ns: int) -> bytes:
         """The next whole frame to send, empty if there is none now. What is returned counts as sent."""
@@ -111,7 +113,15 @@ class Dialogue:
         if self._is_ping_due and self._pinged_ns is None:
             self._is_ping_due, self._pinged_ns = False, now_ns
             return messages.Ping(self._wall_ns(now_ns), self._clock.offset_ns, self._clock.bound_ns)
-        return self._outbox.next_records(now_ns=now_ns, is_ending=self._story.is_ending) or self._next_marker()
+        return self._next_records(now_ns) or self._next_marker()
+
+    def _next_records(self, now_ns: int) -> messages.Records | None:
+        is_ending = self._story.is_ending
+        if not (self._are_records_due or is_ending):
+            return None
+        records = self._outbox.next_records(now_ns=now_ns, is_ending=is_ending)
+        self._are_records_due = records is not None
+        return records
 
     def _next_marker(self) -> messages.RankFinished | None:
         story = self._story

@@ -25,15 +25,18 @@ def is_numeric(host: str) -> bool:
 class Link:
     """One attempt to reach the daemon, from its connect to its end. Every failure is an OSError."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, choice: int = 0) -> None:
         """Begin to connect. A host name is looked up here, which may take as long as the resolver likes.
+
+        Args:
+            choice: which of a name's several addresses to try, counted round.
 
         Raises:
             OSError: the name is unknown, or nobody listens there.
         """
         # As bytes: given a str, the library would import its IDNA tables now, from the script's own path.
         found = socket.getaddrinfo(host.encode("ascii", "replace"), port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
+        family, kind, protocol, _, address = found[choice % len(found)]
         connecting = socket.socket(family, kind, protocol)
         try:
             connecting.setblocking(False)

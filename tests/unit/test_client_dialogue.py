@@ -113,12 +113,26 @@ def test_marker_waits_for_the_end_and_is_said_once(talk: Conversation) -> None:
     assert talk.said() == []
 
 
+def test_records_wait_for_the_second_and_not_for_the_daemon(talk: Conversation) -> None:
+    talk.open()
+    talk.said()
+    talk.now_ns = SECOND
+    talk.record(2)
+    talk.hear(messages.Ack(0, 0))
+    assert talk.said() == []
+    talk.record(600)
+    talk.now_ns = 2 * SECOND
+    talk.dialogue.tick(now_ns=talk.now_ns)
+    assert [one.count for one in talk.said() if isinstance(one, messages.Records)] == [250, 250, 102]
+
+
 def test_last_step_is_held_back_while_it_may_be_amended(talk: Conversation) -> None:
     talk.open()
     talk.record(3)
     assert [one.count for one in talk.said() if isinstance(one, messages.Records)] == [2]
     talk.recorder.amend_step((0, 1, 1, 1, 1, 1, 9, 14))
     talk.now_ns = SECOND
+    talk.dialogue.tick(now_ns=SECOND)
     (late,) = talk.said()
     assert isinstance(late, messages.Records)
     assert (late.first_seq, late.count) == (2, 1)
@@ -132,9 +146,9 @@ def test_last_step_is_not_held_back_at_the_end(talk: Conversation) -> None:
 
 
 def test_acknowledged_means_stored(talk: Conversation) -> None:
-    talk.open()
     talk.record(3)
     talk.now_ns = SECOND
+    talk.open()
     talk.said()
     assert talk.recorder.reader.num_stored(0) == 0
     talk.hear(messages.Ack(0, 2))
@@ -181,13 +195,13 @@ def test_silence_is_noticed(talk: Conversation) -> None:
     talk.open()
     talk.said()
     talk.dialogue.tick(now_ns=14 * SECOND)
-    with pytest.raises(RemoteProtocolError, match="does not answer pings"):
+    with pytest.raises(TimeoutError, match="does not answer pings"):
         talk.dialogue.tick(now_ns=16 * SECOND)
 
 
 def test_connection_that_nobody_serves_is_given_up(talk: Conversation) -> None:
     talk.dialogue.tick(now_ns=4 * SECOND)
-    with pytest.raises(RemoteProtocolError, match="says nothing"):
+    with pytest.raises(TimeoutError, match="says nothing"):
         talk.dialogue.tick(now_ns=6 * SECOND)
 
 

@@ -7,7 +7,6 @@ records first, then the verdict, the reports, and last the manifest. Blocks; the
 from __future__ import annotations
 
 import logging
-import socket
 import sys
 import time
 from pathlib import Path
@@ -17,17 +16,17 @@ import msgspec
 
 from traceml_client.protocol import manifest
 from traceml_client.protocol.errors import ConfigError, StoreError
-from traceml_client.protocol.manifest import Manifest, TelemetryFacts, TelemetryReason, rfc3339
+from traceml_client.protocol.manifest import TelemetryFacts, TelemetryReason, rfc3339
 from traceml_daemon.core.events import SealRun
 from traceml_daemon.errors import ReportError
 from traceml_daemon.final_files import ERROR_FILE, WARNING_FILE, error_document, has_warnings, warning_document
-from traceml_daemon.remains import Remains, collect, wall_ns
+from traceml_daemon.remains import Remains, collect
 from traceml_daemon.replay import replay
 from traceml_daemon.report.reported import Reported
 from traceml_daemon.reporting import write_reports
 from traceml_daemon.run_facts import RunKnowledge, RunTimes, run_facts, telemetry_facts, topology, training_outcome
 from traceml_daemon.run_files import write_json
-from traceml_daemon.run_manifest import first_manifest, start_ticks, write_with_artifacts
+from traceml_daemon.run_manifest import first_manifest, is_held, wall_ns, write_with_artifacts
 
 CAUSES = ("aggregator_died", "aggregator_unresponsive")
 
@@ -120,16 +119,11 @@ def _times(remains: Remains) -> RunTimes:
 def _refuse_if_held(run_dir: Path) -> None:
     """Raises StoreError if the run's holder is alive, or may be: one on another host is until its lease ends."""
     try:
-        found: Manifest = manifest.read_manifest(run_dir)
+        found = manifest.read_manifest(run_dir)
     except StoreError:
         return
-    lease = found.lease
-    if lease is None or (found.status != "running" and found.telemetry_status != "pending"):
-        return
-    holder = lease.holder
-    is_here = holder.host == socket.gethostname()
-    is_alive = start_ticks(holder.pid) == holder.start_ticks if is_here else wall_ns(lease.expires_at) > time.time_ns()
-    if is_alive and holder.start_ticks:
+    if is_held(found) and found.lease is not None:
+        holder = found.lease.holder
         raise StoreError(f"{run_dir} is held by process {holder.pid} on {holder.host}, which is still alive")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,9 @@ from traceml_daemon.recorder_files import RecorderFile, find_recorders, salvage,
 from traceml_daemon.replay import sound_reports
 from traceml_daemon.roster import Roster
 from traceml_daemon.rows import Recovered
+from traceml_daemon.run_manifest import wall_ns
 from traceml_daemon.slots import RankSlot
+from traceml_daemon.taking_up import take_up
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,13 +97,7 @@ def _assemble(run_dir: Path, found: Manifest | None, recovered: Recovered, *, ha
     meta = {key: _json(text) for key, text in recovered.meta.items()}
     config = _config(run_dir, found, meta, has_history=has_history)
     roster = Roster(config)
-    for row in recovered.incarnations:
-        try:
-            roster.put(RankSlot.from_row(row, recovered.totals(row.id)))
-        except msgspec.DecodeError as error:
-            raise StoreError(
-                f"{run_dir / launch.DATABASE_FILE}: the row of rank {row.rank} is damaged: {error}"
-            ) from None
+    take_up(recovered, roster)
     authenticated = found.telemetry.authenticated if found is not None else bool(meta.get("is_authenticated"))
     owner = meta.get("owner_node")
     return Remains(
@@ -192,14 +187,6 @@ def _close_database(database: sqlite3.Connection, roster: Roster) -> None:
     database.commit()
     for statement in SEALING_STATEMENTS:
         database.execute(statement).fetchall()
-
-
-def wall_ns(text: str) -> int:
-    """An RFC 3339 time of a manifest in wall-clock nanoseconds; 0 if it is none."""
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
-    except ValueError:
-        return 0
 
 
 def _json(text: str) -> Any:

@@ -134,8 +134,10 @@ class Roster:
 
     def put(self, slot: RankSlot) -> RankSlot:
         self.slots[slot.incarnation] = self._by_id[slot.id] = slot
-        place = slot.incarnation[:2]
-        self._attempts[place] = max(self._attempts.get(place, 0), slot.incarnation.attempt)
+        node_index, local_rank, attempt = slot.incarnation
+        self._attempts[node_index, local_rank] = max(self._attempts.get((node_index, local_rank), 0), attempt)
+        if self._config.is_direct:
+            self._direct_nodes.setdefault((slot.place.host, slot.place.rank - local_rank), node_index)
         return slot
 
     def start_rank(self, node_index: int, started: RankStarted) -> RankSlot:

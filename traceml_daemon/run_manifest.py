@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,6 +93,17 @@ def write_with_artifacts(run_dir: Path, document: Manifest) -> None:
     manifest.write_manifest(run_dir, msgspec.structs.replace(document, artifacts=artifacts))
 
 
+def is_held(document: Manifest) -> bool:
+    """Whether a living process holds the run: on this host that can be seen, elsewhere its lease tells. Blocks."""
+    lease = document.lease
+    if lease is None:
+        return False
+    holder = lease.holder
+    if holder.host == socket.gethostname():
+        return holder.start_ticks != 0 and start_ticks(holder.pid) == holder.start_ticks
+    return wall_ns(lease.expires_at) > time.time_ns()
+
+
 def lease_holder() -> LeaseHolder:
     """This process."""
     return LeaseHolder(host=socket.gethostname(), pid=os.getpid(), start_ticks=start_ticks(os.getpid()))
@@ -102,4 +115,12 @@ def start_ticks(pid: int) -> int:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
         return int(stat[stat.rindex(b")") + 2 :].split()[19])
     except (OSError, ValueError, IndexError):
+        return 0
+
+
+def wall_ns(text: str) -> int:
+    """An RFC 3339 time of a manifest in wall-clock nanoseconds; 0 if it is none."""
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
+    except ValueError:
         return 0

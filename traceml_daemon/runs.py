@@ -49,8 +49,12 @@ class Runs:
         else:
             store = NoHistory()
         session = Session(config, store, self._clock, holder=self._holder, rejections=self._rejections)
+        try:
+            session.start()
+        except StoreError as error:
+            await session.close()
+            raise CannotStart(f"{config.run_dir / DATABASE_FILE}: {error}") from None
         self.sessions[config.run_id] = session
-        session.start()
         return session
 
     async def admit(self, hello: RankHello | NodeHello, nonce: bytes, connection: Connection) -> Peer:

@@ -16,6 +16,7 @@ from traceml_daemon.config import RunConfig, ServeConfig, check_run_name
 from traceml_daemon.errors import CannotStart, NotAdmitted
 from traceml_daemon.rejections import Rejections
 from traceml_daemon.run_dirs import make_run_dir, new_run_name
+from traceml_daemon.run_manifest import wall_ns
 from traceml_daemon.runs import Runs
 from traceml_daemon.session import Session
 
@@ -104,19 +105,20 @@ class ServedRuns(Runs):
 
     async def _open(self, run_name: str, *, nnodes: int, nproc_per_node: int, is_direct: bool) -> Session:
         config = self._config
-        run_dir = await asyncio.get_running_loop().run_in_executor(None, make_run_dir, config.logs_dir, run_name)
+        folder = await asyncio.get_running_loop().run_in_executor(None, make_run_dir, config.logs_dir, run_name)
+        before = folder.left_behind
         session = await self.open(
             RunConfig(
                 run_name=run_name,
-                run_id=secrets.token_hex(16),
-                run_dir=run_dir,
+                run_id=secrets.token_hex(16) if before is None else before.run_id,
+                run_dir=folder.path,
                 token=config.token,
                 nnodes=nnodes or config.nnodes,
                 nproc_per_node=nproc_per_node or config.nproc_per_node,
                 finalize_timeout_s=config.finalize_timeout_s,
                 settle_s=config.settle_s,
                 is_direct=is_direct,
-                created_ns=self._clock.wall_ns(),
+                created_ns=self._clock.wall_ns() if before is None else wall_ns(before.created_at),
             )
         )
         watcher = asyncio.get_running_loop().create_task(self._forget(session))

@@ -34,6 +34,7 @@ from traceml_daemon.run_manifest import RunManifest
 from traceml_daemon.sealing import Sealing
 from traceml_daemon.slots import RankSlot
 from traceml_daemon.store import Sink
+from traceml_daemon.taking_up import take_up
 
 _MAX_WARNINGS: Final = 100
 
@@ -69,8 +70,14 @@ class Session:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Write the first manifest, and the run's facts into the database."""
+        """Take up what an earlier daemon stored, write the first manifest and the run's facts.
+
+        Raises:
+            StoreError: what was stored is damaged.
+        """
         config = self.config
+        events = take_up(self.store.recovered, self.roster)
+        started = self.store.recovered.meta.get("training_started_ns", "")
         facts = {
             "run_name": config.run_name,
             "run_id": config.run_id,
@@ -83,7 +90,10 @@ class Session:
         for key, value in facts.items():
             self.store.put_meta(key, msgspec.json.encode(value).decode())
         self.manifest.update()
+        if started.isdecimal():
+            self.start_training(int(started))
         self.manifest.keep_renewing()
+        self.apply(*events, ev.DataDrained())
 
     async def close(self) -> None:
         """Stop at once, wherever the run stands; what is stored stays. Legal twice, and after `finalized`."""

@@ -225,6 +225,39 @@ async def test_what_is_no_run_folder_or_no_reason_is_one_line(tmp_path: Path, ar
     assert len(done.stderr.splitlines()) == 1
 
 
+async def test_a_daemon_that_is_started_again_goes_on_where_the_killed_one_was(run_dir: Path) -> None:
+    order = launch_order(run_dir, nproc_per_node=2)
+    async with supervised_daemon(order) as daemon:
+        node = SimNode(port=daemon.port, run="run-id-1", token=TOKEN, local_world_size=2)
+        await node.join()
+        ranks = [await node.start_rank(SimRank(port=daemon.port, rank=rank, world_size=2)) for rank in range(2)]
+        for rank in ranks:
+            await rank.join()
+            await rank.send_steps(100)
+            await rank.wait_acked()
+        await ranks[0].finish()
+        daemon.process.kill()
+        await daemon.exit_code()
+        for peer in (node, *ranks):
+            await peer.hang_up()
+
+    async with supervised_daemon(order) as daemon:
+        node.port = ranks[1].port = daemon.port
+        await node.join()
+        assert (await ranks[1].rejoin()).next_seq == (100, 0)
+        await ranks[1].send_records(80, 40)
+        await ranks[1].finish()
+        await ranks[1].close()
+        await node.end(node.report(*map(rank_end, ranks)))
+        await node.wait_finalized()
+        assert await daemon.exit_code() == 0
+        await node.close()
+
+    written = daemon.manifest()
+    assert (written.status, written.telemetry_status) == ("completed", "complete")
+    assert (written.telemetry.records.stored, written.telemetry.records.dropped) == (220, 0)
+
+
 # --- serve ------------------------------------------------------------------------------------------------------------
 
 
@@ -259,6 +292,30 @@ async def test_serve_says_where_it_listens_and_finalizes_at_sigterm(tmp_path: Pa
 
 def visible_to_ps(pid: int) -> bytes:
     return b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline"))
+
+
+async def test_serve_goes_on_with_a_run_whose_daemon_was_killed(tmp_path: Path) -> None:
+    options = ("--run-name", "mine", "--aggregator-port", "0", "--settle-sec", "0.1")
+    async with serve_process(tmp_path / "logs", *options) as daemon:
+        rank = SimRank(port=daemon.port)
+        welcome = await rank.join()
+        await rank.send_steps(50)
+        await rank.wait_acked()
+        daemon.process.kill()
+        await daemon.exit_code()
+        await rank.hang_up()
+    async with serve_process(tmp_path / "logs", *options) as daemon:
+        rank.port = daemon.port
+        again = await rank.rejoin()
+        assert (again.run_id, again.attempt, again.next_seq) == (welcome.run_id, 0, (50, 0))
+        await rank.send_steps(10)
+        await rank.finish()
+        await rank.close()
+        await until(lambda: daemon.manifest().telemetry_status == "complete", "the run is complete")
+
+    assert daemon.manifest().telemetry.records.stored == 60
+    async with serve_process(tmp_path / "logs", *options) as daemon:
+        assert await daemon.exit_code() == 2
 
 
 async def test_serve_takes_its_secret_from_a_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -143,6 +144,11 @@ class SimNode:
 
     async def say(self, message: Message) -> None:
         await self.connected.send(message)
+
+    async def hang_up(self) -> None:
+        """Close a connection that the other side may have lost already."""
+        with contextlib.suppress(ConnectionError):
+            await self.close()
 
     def reset(self) -> None:
         self.connected.reset()

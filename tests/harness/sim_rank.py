@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from dataclasses import dataclass, field
@@ -141,6 +142,11 @@ class SimRank:
             await self.wire.close()
 
     # --- the disorderly ones --------------------------------------------------------------------------------------
+
+    async def hang_up(self) -> None:
+        """Close a connection that the other side may have lost already."""
+        with contextlib.suppress(ConnectionError):
+            await self.close()
 
     def reset(self) -> None:
         """RST."""

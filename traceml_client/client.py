@@ -103,8 +103,9 @@ class Client:
             crash.enable_faulthandler()
         with _guard("hooks on torch"):
             _install_torch_hooks(self.recorder)
-        self._courier.begin(now_ns=time.monotonic_ns())
-        self._sender.start(self._keep_alive)
+        with _guard("sender"):
+            self._courier.begin(now_ns=time.monotonic_ns())
+            self._sender.start(self._keep_alive)
 
     def on_error(self, error: BaseException) -> None:
         """An uncaught exception, before anything is printed."""

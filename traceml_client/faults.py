@@ -27,7 +27,7 @@ class FaultLog:
 
     def sentences(self) -> tuple[str, ...]:
         """For the report."""
-        return tuple(f"TraceML failed in {kind}, {count} times" for kind, count in sorted(self._counts.items()))
+        return tuple(f"a fault of TraceML itself, {count}x: {kind}" for kind, count in sorted(self._counts.items()))
 
 
 def say(text: str) -> None:

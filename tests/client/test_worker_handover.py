@@ -262,6 +262,19 @@ def test_daemon_that_is_away_costs_the_exit_little_and_says_nothing(tmp_path: Pa
     assert done.ring.is_marker_sent()
 
 
+def test_own_faults_are_in_the_report_too(tmp_path: Path, work: Path) -> None:
+    (work / "main.py").write_text("import shutil, sys; shutil.rmtree(sys.argv[1]); 1 / 0")
+    ranks = tmp_path / "ranks"
+    with StubDaemon() as daemon, StubLauncher(tmp_path, daemon=("127.0.0.1", daemon.port, "")) as launcher:
+        done = launcher.run(["main.py", str(ranks)], cwd=work)
+    lines = [line for line in done.stderr.decode().splitlines() if line.startswith("[TraceML]")]
+    assert len(lines) == 1
+    assert lines[0].startswith("[TraceML] error record: [Errno 2] No such file or directory")
+    (marker,) = daemon.heard.markers
+    assert marker.notes == ("a fault of TraceML itself, 1x: error record",)
+    assert marker.error is not None, "what matters was kept before the file failed"
+
+
 def test_script_that_closes_everything_is_still_heard(tmp_path: Path, work: Path) -> None:
     """Our descriptors are closed under us: a new connection is made, and the marker arrives."""
     (work / "main.py").write_text("import os, time; os.closerange(3, 2000); print('closed'); time.sleep(0.2)")

@@ -6,7 +6,9 @@ import mmap
 import os
 import resource
 import socket
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -18,9 +20,10 @@ from traceml_client.descriptors import HeldDescriptor, lowest_number, map_shared
 from traceml_client.identity import read_start_ticks
 from traceml_client.outbox import Outbox
 from traceml_client.protocol import ring
+from traceml_client.protocol.columns import DEVICE_MEMORY_SAMPLE
 from traceml_client.protocol.node import RankError
 from traceml_client.recorder import Recorder
-from traceml_client.samplers import NodeSampler, ProcessSampler
+from traceml_client.samplers import DeviceSampler, NodeSampler, ProcessSampler
 
 MINUTE_NS = 60_000_000_000
 
@@ -179,6 +182,28 @@ def test_samplers_say_nothing_once_their_file_is_closed() -> None:
     process.close()
     node.close()
     assert process.sample() == node.sample() == []
+
+
+def test_devices_are_read_only_where_the_script_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No CUDA here: a stand-in for the one module that is read, which fails on everything that is not expected."""
+    used = {
+        "allocated_bytes.all.current": 1,
+        "reserved_bytes.all.current": 2,
+        "allocated_bytes.all.peak": 3,
+        "reserved_bytes.all.peak": 4,
+    }
+    cuda = SimpleNamespace(is_initialized=lambda: False)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert DeviceSampler().sample() == [], "never asked more than whether it is initialised"
+    cuda.is_initialized = lambda: True
+    cuda.device_count = lambda: 2
+    cuda.memory_stats = lambda index: used if index == 1 else {}
+    cuda.get_device_properties = lambda index: SimpleNamespace(total_memory=80)
+    assert DeviceSampler().sample() == [(DEVICE_MEMORY_SAMPLE, (1, 1, 2, 3, 4, 80))]
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    assert DeviceSampler().sample() == [], "torch is being imported"
+    monkeypatch.delitem(sys.modules, "torch")
+    assert DeviceSampler().sample() == []
 
 
 def test_cpu_of_the_node_needs_two_looks() -> None:

@@ -12,7 +12,6 @@ from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.manifest import TelemetryReason, TelemetryStatus
 from traceml_client.protocol.node import NodeReport
 from traceml_launch import own_daemon
-from traceml_launch.handing_in import keep_unstored_recorders
 from traceml_launch.manifest_writer import ManifestWriter, telemetry_of
 from traceml_launch.node import Node
 from traceml_launch.outcome import DaemonEnd, TelemetryEnd, TrainingEnd, telemetry_after
@@ -93,7 +92,7 @@ async def _stated(node: Node, final: messages.RunFinalized | None, run_dir: Path
 
 async def _report_offline(node: Node, run_dir: Path, end: DaemonEnd, ended_s: float) -> bool:
     """Whether the reports were made without the daemon, and the manifest says so."""
-    keep_unstored_recorders(node)
+    node.handing_in.keep_unstored()
     try:
         ManifestWriter(run_dir=run_dir).let_go()
     except (OSError, StoreError) as error:

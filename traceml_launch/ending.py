@@ -12,8 +12,9 @@ from typing import Final
 
 from traceml_client.protocol import messages
 from traceml_client.protocol.node import NodeReport, ProcessLeft
-from traceml_launch import handing_in, node_report, processes
+from traceml_launch import node_report, processes
 from traceml_launch.closing import Closing, close_run
+from traceml_launch.handing_in import tail_messages
 from traceml_launch.leftovers import Leftovers
 from traceml_launch.node import Node
 from traceml_launch.node_report import NodeFacts
@@ -39,11 +40,11 @@ async def end(node: Node, *, late_pids: Collection[int]) -> int:
         if node.streams is not None:
             await node.streams.drain(quiet_s=DRAIN_QUIET_S, limit_s=DRAIN_LIMIT_S)
         node.workers.settle_exits()
-        await handing_in.hand_in_records(node)
+        await node.handing_in.finish()
         facts = _facts(node, place, ended_ns)
         report = node_report.build(facts, node.workers)
         _write_report(node, place, report)
-        await handing_in.send_files(node, place)
+        _send_files(node, place)
         _tell_end(node, report, is_final=True)
         training = _training_end(node)
         closing = await close_run(node, training, report, ended_s=ended_s)
@@ -68,6 +69,11 @@ async def never_started(node: Node, *, exit_code: int | None = None) -> int:
     _close_streams(node)
     _say_end(node, training, closing)
     return exit_code_of(training) if exit_code is None else exit_code
+
+
+def exit_code(node: Node) -> int:
+    """The command's exit code, from training alone."""
+    return exit_code_of(_training_end(node))
 
 
 def _facts(node: Node, place: Place, ended_ns: int) -> NodeFacts:
@@ -95,7 +101,14 @@ def _training_end(node: Node) -> TrainingEnd:
 
 
 def _tell_end(node: Node, report: NodeReport, *, is_final: bool) -> None:
-    node.telemetry.send(messages.NodeEnded(report=report, is_final=is_final))
+    node.telemetry.send(messages.NodeEnded(report=node_report.fitted(report), is_final=is_final))
+
+
+def _send_files(node: Node, place: Place) -> None:
+    """Where the daemon does not see this node's folder."""
+    if not place.is_shared:
+        for message in tail_messages(node.workers, place.node_index):
+            node.telemetry.send(message)
 
 
 def _write_report(node: Node, place: Place, report: NodeReport) -> None:

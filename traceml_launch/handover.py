@@ -140,8 +140,9 @@ class HandoverServer:
         raise ConnectionError("it hung up")
 
     def _grant(self, connection: socket.socket, request: wire.HandoverRequest, facts: GrantFacts) -> None:
-        worker = self._admit(request, facts)
-        fds = [worker.ring.fd]
+        memory = RingMemory()
+        worker = self._admit(request, facts, memory)
+        fds = [memory.fd]
         if facts.has_streams:
             fds += self._make_pipes(worker.rank_dir)
         try:
@@ -153,7 +154,7 @@ class HandoverServer:
             for fd in fds[1:]:
                 os.close(fd)
 
-    def _admit(self, request: wire.HandoverRequest, facts: GrantFacts) -> Worker:
+    def _admit(self, request: wire.HandoverRequest, facts: GrantFacts, memory: RingMemory) -> Worker:
         attempt = self._workers.next_attempt(request.local_rank)
         rank_dir = facts.run_dir / launch.layout_rank_dir(facts.node_index, request.rank, attempt)
         try:
@@ -166,7 +167,7 @@ class HandoverServer:
             request=request,
             attempt=attempt,
             rank_dir=rank_dir,
-            ring=RingMemory(),
+            ring=memory,
             pidfd=pidfd,
             started_ns=time.time_ns(),
             error_file=processes.variable_of(request.pid, environ.ERROR_FILE),

@@ -7,13 +7,14 @@ import contextlib
 from dataclasses import dataclass
 from typing import Final
 
-from traceml_client.protocol import messages, ring
+from traceml_client.protocol import messages
 from traceml_client.protocol.errors import ProtocolError, Refused
 from traceml_client.protocol.handover import HandoverRequest
-from traceml_launch import recorders, worker_files
+from traceml_launch import worker_files
 from traceml_launch.config import LaunchConfig
 from traceml_launch.console import Console
 from traceml_launch.foreground import Foreground
+from traceml_launch.handing_in import HandingIn
 from traceml_launch.handover import GrantFacts
 from traceml_launch.identity import LauncherIdentity
 from traceml_launch.kernel_evidence import KernelEvidence
@@ -61,7 +62,6 @@ class Node:
         self.console = Console(self.terminals["stderr"], is_quiet=config.is_quiet, has_color=config.has_color)
         self.kernel = KernelEvidence()
         self.foreground = Foreground()
-        self.salvage = recorders.Salvage()
         self.hurried = asyncio.Event()
         """A signal came after training's end: what is still to do shall be short."""
         self.spared: set[int] = {self.me.pid, assignment.warden.pid, *self.me.children_before}
@@ -72,14 +72,18 @@ class Node:
         )
         self.workers = WorkerTable(self._on_death)
         self.telemetry = Telemetry(
-            hello=self._hello, on_salvage_ack=self.salvage.on_ack, on_problem=self.console.problem
+            hello=self._hello,
+            on_salvage_ack=lambda ack: self.handing_in.on_ack(ack),
+            on_problem=self.console.problem,
         )
+        self.handing_in = HandingIn(self.workers, self.telemetry, on_problem=self.console.problem)
         self.placement = Placement(config, on_placed=self._on_placed, on_problem=self.console.problem)
         self.training = Training(
             plan=StopPlan(shutdown_timeout_s=config.shutdown_timeout_s, grace_s=config.grace_s),
             workers=self.workers,
             telemetry=self.telemetry,
             foreground=self.foreground,
+            is_known_child=self._is_known_child,
             on_hurry=self.hurried.set,
         )
 
@@ -121,10 +125,6 @@ class Node:
             )
         )
 
-    def keep_recorders(self, workers: list[Worker]) -> None:
-        for problem in recorders.keep(workers):
-            self.console.problem(problem)
-
     async def _be_welcomed(self) -> None:
         with contextlib.suppress(Refused, ProtocolError):
             await self.telemetry.welcome(timeout_s=WELCOME_S)
@@ -132,6 +132,7 @@ class Node:
     async def close(self) -> None:
         """Give everything back, children excepted: `ending` has seen to those. Legal twice."""
         await self.training.close()
+        await self.handing_in.close()
         await self.placement.close()
         await self.telemetry.close()
         self.workers.close()
@@ -153,10 +154,12 @@ class Node:
             )
         )
         worker_files.keep_error(worker)
-        reader = worker.ring.reader()
-        if reader is not None and not reader.is_marker_sent():
-            # Now, while we live: what it recorded last is evidence.
-            self.keep_recorders([worker])
+        self.handing_in.begin(worker)
+
+    def _is_known_child(self, pid: int) -> bool:
+        torchrun = self.training.torchrun
+        is_torchrun = torchrun is not None and pid == torchrun.pid
+        return is_torchrun or pid in self.spared or pid in self.workers.pids()
 
     def _on_placed(self, place: Place) -> None:
         if self.streams is not None:
@@ -177,9 +180,3 @@ class Node:
             start_ticks=self.me.start_ticks,
             is_owner=self.assignment.is_owner,
         )
-
-
-def is_marker_stored(worker: Worker) -> bool:
-    """Whether the daemon has told this worker that its marker is stored."""
-    reader = worker.ring.reader()
-    return reader is not None and reader.word(ring.MARKER_WORD) >= 2

@@ -5,14 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from traceml_client.protocol import columns, launch, manifest, ring
-from traceml_client.protocol.node import NODE_SCHEMA_VERSION, ExitSource, NodeReport, ProcessLeft, RankEnd
+from traceml_client.protocol import launch, manifest
+from traceml_client.protocol.frames import MAX_FRAME_BYTES
+from traceml_client.protocol.node import (
+    NODE_SCHEMA_VERSION,
+    ExitSource,
+    NodeReport,
+    ProcessLeft,
+    RankEnd,
+    RankError,
+)
 from traceml_launch import pidfds
+from traceml_launch.rank_record import RankRecord
 from traceml_launch.torchrun_table import TorchrunTable
 from traceml_launch.workers import Worker
+
+MAX_REPORT_BYTES: Final = MAX_FRAME_BYTES - 4096
+_BRIEF_LENGTH: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +81,43 @@ def with_left(report: NodeReport, left: tuple[ProcessLeft, ...]) -> NodeReport:
     return msgspec.structs.replace(report, processes_left=left)
 
 
+def fitted(report: NodeReport) -> NodeReport:
+    """The report as it fits one message: a hundred ranks with tracebacks, or a hundred restarts, are too much.
+
+    Tracebacks go first (they are in the ranks' `error.json` too), then the oldest attempts.
+    """
+    if _num_bytes(report) <= MAX_REPORT_BYTES:
+        return report
+    ranks = tuple(
+        msgspec.structs.replace(end, error=_brief(end.error), thread_error=_brief(end.thread_error), notes=())
+        for end in report.ranks
+    )
+    ranks = tuple(sorted(ranks, key=lambda end: end.started_ns))
+    report = msgspec.structs.replace(report, ranks=ranks)
+    while _num_bytes(report) > MAX_REPORT_BYTES and report.ranks:
+        report = msgspec.structs.replace(report, ranks=report.ranks[(len(report.ranks) + 9) // 10 :])
+    return report
+
+
 def write(report: NodeReport, run_dir: Path) -> None:
     """Replace this node's `node.json`. Raises OSError."""
     path = run_dir / launch.layout_node_dir(report.node_index) / launch.NODE_FILE
     manifest.write_atomically(path, manifest.encode_json(report))
 
 
+def _num_bytes(report: NodeReport) -> int:
+    return len(msgspec.msgpack.encode(report))
+
+
+def _brief(error: RankError | None) -> RankError | None:
+    if error is None:
+        return None
+    return msgspec.structs.replace(error, message=error.message[:_BRIEF_LENGTH], traceback="")
+
+
 def _rank_end(worker: Worker, table: TorchrunTable) -> RankEnd:
-    reader = worker.ring.reader()
-    exit_code, signal_name, source = _exit_of(worker, reader, table)
-    step, phase, _ = reader.progress() if reader else (0, None, 0)
+    record = worker.record
+    exit_code, signal_name, source = _exit_of(worker, record, table)
     return RankEnd(
         rank=worker.request.rank,
         local_rank=worker.request.local_rank,
@@ -90,28 +130,26 @@ def _rank_end(worker: Worker, table: TorchrunTable) -> RankEnd:
         exit_code=exit_code,
         signal=signal_name,
         exit_source=source,
-        is_marker_sent=reader is not None and reader.is_marker_sent(),
-        error=reader.error(ring.MAIN_ERROR) if reader else None,
-        thread_error=reader.error(ring.THREAD_ERROR) if reader else None,
-        step=step,
-        phase=phase,
-        notes=reader.notes() if reader else (),
-        num_steps_recorded=reader.head(columns.STEP_STREAM) if reader else 0,
-        num_steps_dropped=reader.num_dropped(columns.STEP_STREAM) if reader else 0,
+        is_marker_sent=record.is_marker_sent,
+        error=record.error,
+        thread_error=record.thread_error,
+        step=record.step,
+        phase=record.phase,
+        notes=record.notes,
+        num_steps_recorded=record.num_steps_recorded,
+        num_steps_dropped=record.num_steps_dropped,
         stopped_by_launcher=worker.stopped_by_launcher,
     )
 
 
-def _exit_of(
-    worker: Worker, reader: ring.RingReader | None, table: TorchrunTable
-) -> tuple[int | None, str | None, ExitSource]:
+def _exit_of(worker: Worker, record: RankRecord, table: TorchrunTable) -> tuple[int | None, str | None, ExitSource]:
     """(exit code, signal, source) from the kernel, else from the rank's own last record, else from torchrun."""
     if worker.died_ns is None:
         return None, None, "unknown"
     if worker.wait_status is not None:
         return (*pidfds.split_status(worker.wait_status), worker.exit_source)
-    if reader is not None and reader.exit_code() is not None:
-        return reader.exit_code(), None, "recorder"
+    if record.exit_code is not None:
+        return record.exit_code, None, "recorder"
     code = table.exit_codes.get(worker.request.rank)
     if code is None:
         return None, None, "unknown"

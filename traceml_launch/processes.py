@@ -6,9 +6,10 @@ makes it ours. Signals go through a pidfd that is opened first and checked after
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from traceml_client.protocol import environ
@@ -114,15 +115,13 @@ def signal_process(pid: int, start_ticks: int, number: signal.Signals) -> bool:
         os.close(pidfd)
 
 
-def reap_adopted(known: Collection[int]) -> None:
-    """Reap ended orphans that fell to us as the subreaper, but never a pid in `known`: its owner waits for it."""
+def reap_adopted(is_known: Callable[[int], bool]) -> None:
+    """Reap ended orphans that fell to us as the subreaper, but never a known child: its owner waits for it."""
     for pid in children_of(os.getpid()):
         stat = read_stat(pid)
-        if pid not in known and stat is not None and stat.is_zombie:
-            try:
+        if stat is not None and stat.is_zombie and not is_known(pid):
+            with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                continue
 
 
 def _all_stats() -> Iterator[ProcessStat]:

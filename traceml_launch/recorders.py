@@ -12,8 +12,8 @@ from traceml_launch.daemon_link import DaemonLink
 from traceml_launch.workers import Worker
 
 RECORDS_A_MESSAGE: Final = 250
-ROUND_S: Final = 2.0
-"""How long an acknowledgement may take before what is missing is sent again."""
+SILENCE_S: Final = 3.0
+"""Between two acknowledgements; a daemon that takes longer to commit has another problem."""
 
 _Slot = tuple[int, int, int]
 """(local rank, attempt, stream)."""
@@ -32,29 +32,28 @@ class Salvage:
         self._changed.set()
 
     def is_complete(self, worker: Worker) -> bool:
-        """Whether the daemon has stored everything that this dead rank recorded."""
-        reader = worker.ring.reader()
+        """Whether the daemon has stored everything that this dead rank recorded (or its recorder is unreadable)."""
+        reader = worker.reader
         return reader is None or all(
             self._next_seq(worker, reader, stream) >= reader.head(stream) for stream in range(columns.NUM_STREAMS)
         )
 
     async def hand_in(self, worker: Worker, link: DaemonLink) -> bool:
-        """Send until the daemon has acknowledged all of it; False where the connection or the daemon fails."""
+        """Send until the daemon has acknowledged all of it; False where the connection breaks or it falls silent."""
+        for message in self._messages(worker):
+            if not await link.send_once(message):
+                return False
         while not self.is_complete(worker):
-            for message in self._messages(worker):
-                if not await link.send_once(message):
-                    return False
+            self._changed.clear()
             try:
-                async with asyncio.timeout(ROUND_S):
-                    while not self.is_complete(worker):
-                        self._changed.clear()
-                        await self._changed.wait()
+                async with asyncio.timeout(SILENCE_S):
+                    await self._changed.wait()
             except TimeoutError:
                 return False
         return True
 
     def _messages(self, worker: Worker) -> Iterator[messages.Salvaged]:
-        reader = worker.ring.reader()
+        reader = worker.reader
         if reader is None:
             return
         for stream in range(columns.NUM_STREAMS):
@@ -88,8 +87,8 @@ def keep(workers: Iterable[Worker]) -> list[str]:
 
 def _write_recorder(worker: Worker) -> None:
     """The ring's content, sparse: slots that were never used take no room on the disk."""
-    reader = worker.ring.reader()
-    if reader is None:
+    reader = worker.reader
+    if reader is None or worker.ring is None:
         return
     content = worker.ring.content()
     fd = os.open(worker.rank_dir / launch.RECORDER_FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)

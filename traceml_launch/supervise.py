@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from traceml_client.protocol import environ, messages, proof
 from traceml_client.protocol.errors import ConfigError, ProtocolError, Refused, StoreError
@@ -85,6 +85,7 @@ class _Supervision:
     async def run(self) -> int:
         prctl.become_subreaper()
         node = Node(self._assignment)
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: _say_loop_error(node, context))
         async with self._opened(node) as server:
             self._start_telemetry(node)
             if (refusal := await self._refusal(node)) is not None:
@@ -97,7 +98,7 @@ class _Supervision:
             finally:
                 lease.cancel()
             server.refuse_more()
-            return await ending.end(node, late_pids=server.late_pids)
+            return await _end(node, server)
 
     @contextlib.asynccontextmanager
     async def _opened(self, node: Node) -> AsyncIterator[HandoverServer]:
@@ -226,6 +227,21 @@ class _Supervision:
         node.streams.follow(stdout_read, "stdout")
         node.streams.follow(stderr_read, "stderr", tap=node.torchrun_stderr.feed)
         return stdout_write, stderr_write
+
+
+async def _end(node: Node, server: HandoverServer) -> int:
+    try:
+        return await ending.end(node, late_pids=server.late_pids)
+    except Exception as error:  # noqa: BLE001 - the launcher's outermost boundary: training's exit code is owed
+        node.console.problem(f"the end of the run was not recorded: {type(error).__name__}: {error}")
+        return ending.exit_code(node)
+
+
+def _say_loop_error(node: Node, context: dict[str, Any]) -> None:
+    """An error of ours in a callback: training goes on, and it is said."""
+    error = context.get("exception")
+    what = f"{type(error).__name__}: {error}" if error is not None else context.get("message")
+    node.console.problem(f"an error of TraceML itself: {what}")
 
 
 async def _keep_lease(node: Node) -> None:

@@ -33,6 +33,7 @@ class Training:
         workers: WorkerTable,
         telemetry: Telemetry,
         foreground: Foreground,
+        is_known_child: Callable[[int], bool],
         on_hurry: Callable[[], None],
     ) -> None:
         """`on_hurry` is called for signals after training's end: what comes then shall be short."""
@@ -46,6 +47,7 @@ class Training:
         self._workers = workers
         self._telemetry = telemetry
         self._foreground = foreground
+        self._is_known_child = is_known_child
         self._on_hurry = on_hurry
         self._loop = asyncio.get_running_loop()
         self._kill_timer: asyncio.TimerHandle | None = None
@@ -53,7 +55,7 @@ class Training:
     def began(self, torchrun: TorchrunProcess) -> None:
         """torchrun runs."""
         self.torchrun = torchrun
-        self.tracker = WorkerTracker(torchrun.pid)
+        self.tracker = WorkerTracker(torchrun.pid, is_known=self._is_known_child)
         self._telemetry.send(messages.TrainingStarted(started_ns=time.time_ns(), pid=torchrun.pid))
 
     async def wait(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import Final
 
 from traceml_launch import pidfds, processes
@@ -15,8 +16,10 @@ LOOK_S: Final = 1.0
 class WorkerTracker:
     """Looks once a second while torchrun lives, so that orphans of a killed torchrun are known as workers."""
 
-    def __init__(self, torchrun_pid: int) -> None:
+    def __init__(self, torchrun_pid: int, *, is_known: Callable[[int], bool]) -> None:
+        """`is_known`: somebody else waits for that child of ours."""
         self._torchrun_pid = torchrun_pid
+        self._is_known = is_known
         self._pidfds: dict[int, int] = {}
         self.sessions: set[int] = set()
         """Each worker leads a session of its pid; what it detaches has another one."""
@@ -29,7 +32,6 @@ class WorkerTracker:
                 self.sessions.add(pid)
         for pid, pidfd in list(self._pidfds.items()):
             if pidfds.is_gone(pidfd):
-                pidfds.reap(pidfd)
                 os.close(pidfd)
                 del self._pidfds[pid]
 
@@ -48,4 +50,5 @@ class WorkerTracker:
     async def _keep_looking(self) -> None:
         while True:
             self.look()
+            processes.reap_adopted(self._is_known)
             await asyncio.sleep(LOOK_S)

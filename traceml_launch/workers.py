@@ -11,7 +11,9 @@ from pathlib import Path
 
 from traceml_client.protocol.handover import HandoverRequest
 from traceml_client.protocol.node import ExitSource
+from traceml_client.protocol.ring import RingReader
 from traceml_launch import pidfds, processes
+from traceml_launch.rank_record import RankRecord, read_record
 from traceml_launch.ring_memory import RingMemory
 
 
@@ -22,7 +24,8 @@ class Worker:
     request: HandoverRequest
     attempt: int
     rank_dir: Path
-    ring: RingMemory
+    ring: RingMemory | None
+    """Null once the worker is retired."""
     pidfd: int | None
     """Null where it was gone before we could look."""
     started_ns: int
@@ -34,10 +37,33 @@ class Worker:
     """Where torchelastic wants the error of this worker."""
     stopped_by_launcher: str | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
+    is_settled: bool = False
+    """Dead, and its records are with the daemon or in a file."""
+    _last_record: RankRecord = field(default_factory=RankRecord)
 
     @property
     def pid(self) -> int:
         return self.request.pid
+
+    @property
+    def reader(self) -> RingReader | None:
+        """Its records; null once it is retired, or where it has destroyed the header."""
+        return self.ring.reader() if self.ring is not None else None
+
+    @property
+    def record(self) -> RankRecord:
+        """What its recorder says of it, now or last."""
+        return self._last_record if self.ring is None else read_record(self.ring.reader())
+
+    def retire(self) -> None:
+        """Give its memory back, and its descriptor once that has told all. Legal twice."""
+        if self.ring is not None:
+            self._last_record = self.record
+            self.ring.close()
+            self.ring = None
+        if self.pidfd is not None and self.exit_source == "pidfd":
+            os.close(self.pidfd)
+            self.pidfd = None
 
 
 class WorkerTable:
@@ -60,6 +86,7 @@ class WorkerTable:
     def add(self, worker: Worker) -> None:
         """Begin to watch for its death."""
         self._workers.append(worker)
+        self.retire_settled()
         if worker.pidfd is None:
             self._note_death(worker)
         else:
@@ -67,6 +94,13 @@ class WorkerTable:
 
     def living(self) -> list[Worker]:
         return [worker for worker in self._workers if worker.died_ns is None]
+
+    def retire_settled(self) -> None:
+        """Of earlier attempts of a slot only what fits a report is kept: a job may restart a hundred times."""
+        youngest = {worker.request.local_rank: worker for worker in self._workers}
+        for worker in self._workers:
+            if worker.is_settled and youngest[worker.request.local_rank] is not worker:
+                worker.retire()
 
     def pids(self) -> set[int]:
         """Of all incarnations: a session of that number belongs to a rank."""
@@ -96,11 +130,11 @@ class WorkerTable:
     def close(self) -> None:
         """Stop watching and give all descriptors back. Legal twice."""
         for worker in self._workers:
+            worker.retire()
             if worker.pidfd is not None:
                 self._loop.remove_reader(worker.pidfd)
                 os.close(worker.pidfd)
                 worker.pidfd = None
-            worker.ring.close()
 
     def _note_death(self, worker: Worker) -> None:
         worker.died_ns = time.time_ns()

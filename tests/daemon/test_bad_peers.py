@@ -257,7 +257,7 @@ async def test_a_member_may_send_a_whole_frame_and_a_stranger_may_not(run_dir: P
         await stranger.send_bytes((5000).to_bytes(4, "little"))
         assert await stranger.is_closed_by_daemon()
         await stranger.close()
-        await rank.send_garbage((MAX_FRAME_BYTES + 1).to_bytes(4, "little"))
+        await rank.send_bytes((MAX_FRAME_BYTES + 1).to_bytes(4, "little"))
         assert await rank.connected.is_closed_by_daemon()
         await rank.close()
         await rank.rejoin()

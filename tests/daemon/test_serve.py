@@ -89,7 +89,7 @@ async def test_the_name_of_a_finished_run_is_refused(tmp_path: Path) -> None:
 
     async with run_serving_daemon(config(tmp_path)) as daemon:
         node = SimNode(port=daemon.port, run="mine")
-        with pytest.raises(Refused, match="is a completed run"):
+        with pytest.raises(Refused, match="is a run that is completed already"):
             await node.join()
 
 

@@ -17,7 +17,10 @@ from tests.harness.sim_node import SimNode, rank_end
 from tests.harness.sim_rank import SimRank
 from tests.harness.until import until
 from tests.harness.wire import step_columns
+from traceml_client.protocol import codec
+from traceml_client.protocol.columns import STEP_STREAM
 from traceml_client.protocol.errors import StoreError
+from traceml_client.protocol.messages import Records
 from traceml_daemon.chunks import Chunk
 from traceml_daemon.rows import IncarnationRow, StreamTotals
 from traceml_daemon.store import Store
@@ -140,20 +143,30 @@ async def test_what_cannot_be_written_is_told_and_the_next_is_tried(tmp_path: Pa
 
 
 async def test_ranks_are_held_back_while_the_queue_is_full(run_dir: Path) -> None:
-    """80,000 frames of one step come faster than they can be stored: 22 MB of queue, where 8 are allowed."""
-    async with run_daemon(run_config(run_dir, nproc_per_node=8, is_direct=True)) as daemon:
-        ranks = [SimRank(port=daemon.port, token=TOKEN, rank=rank, world_size=8) for rank in range(8)]
+    """Two ranks send 33 MB in one breath, where 8 MB of queue are allowed."""
+    async with run_daemon(run_config(run_dir, nproc_per_node=2, is_direct=True)) as daemon:
+        ranks = [SimRank(port=daemon.port, token=TOKEN, rank=rank, world_size=2) for rank in range(2)]
         for rank in ranks:
             await rank.join()
-        await asyncio.gather(*(rank.send_steps(10_000, per_frame=1) for rank in ranks))
+        burst = frames(2000, steps_each=250)
+        await asyncio.gather(*(rank.send_bytes(burst) for rank in ranks))
         for rank in ranks:
+            rank.next_seq[0] = 500_000
             await rank.finish()
             await rank.close()
         manifest = await daemon.finalized(within_s=60)
 
     assert daemon.session.intake.flow.num_pauses > 0
     assert not daemon.session.intake.flow.is_paused
-    assert (manifest.telemetry_status, manifest.telemetry.records.stored) == ("complete", 80_000)
+    assert (manifest.telemetry_status, manifest.telemetry.records.stored) == ("complete", 1_000_000)
+
+
+def frames(count: int, *, steps_each: int) -> bytes:
+    """Frames that follow one another, all with the same durations."""
+    fmt, packed = step_columns(0, steps_each)
+    return b"".join(
+        codec.encode(Records(STEP_STREAM, number * steps_each, steps_each, fmt, packed)) for number in range(count)
+    )
 
 
 async def test_a_full_disk_degrades_telemetry_and_nothing_else(run_dir: Path) -> None:

@@ -157,7 +157,7 @@ class SimRank:
         whole = codec.encode(Records(STEP_STREAM, self.next_seq[0], 10, *step_columns(self.next_seq[0], 10)))
         await self.connected.send_bytes(whole[: len(whole) // 2])
 
-    async def send_garbage(self, data: bytes) -> None:
+    async def send_bytes(self, data: bytes) -> None:
         await self.connected.send_bytes(data)
 
     async def rejoin(self) -> Welcome:

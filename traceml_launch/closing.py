@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ from traceml_client.protocol.node import NodeReport
 from traceml_launch import own_daemon
 from traceml_launch.manifest_writer import ManifestWriter, telemetry_of
 from traceml_launch.node import Node
-from traceml_launch.outcome import DaemonEnd, TelemetryEnd, TrainingEnd, telemetry_after
+from traceml_launch.outcome import MAX_FAILURE_LINES, DaemonEnd, TelemetryEnd, TrainingEnd, telemetry_after
 
 OTHER_NODES_S: Final = 10.0
 """The daemon gives other nodes this long after the owner's end; the budget begins after it."""
@@ -24,6 +25,7 @@ PEER_S: Final = 5.0
 HURRIED_S: Final = 3.0
 """After a signal: what the daemon may still need to write what it has."""
 SUMMARY_TEXT: Final = "final_summary.txt"
+FAILURE_TEXT: Final = "failure_report.txt"
 
 _Telemetry = tuple[TelemetryStatus, TelemetryReason | None]
 
@@ -52,7 +54,7 @@ async def close_run(node: Node, training: TrainingEnd, report: NodeReport, *, en
     summary = run_dir / SUMMARY_TEXT
     return Closing(
         telemetry=TelemetryEnd(status=status, reason=reason, report=summary if summary.exists() else None),
-        failure_lines=final.failure_lines if final is not None else (),
+        failure_lines=final.failure_lines if final is not None else _offline_failure_lines(run_dir),
     )
 
 
@@ -106,6 +108,15 @@ async def _report_offline(node: Node, run_dir: Path, end: DaemonEnd, ended_s: fl
         spared=node.spared,
     )
     return is_made and telemetry_of(run_dir) is not None
+
+
+def _offline_failure_lines(run_dir: Path) -> tuple[str, ...]:
+    """What a daemon would have told us: the report's text begins with it, and its details begin at the family."""
+    try:
+        lines = (run_dir / FAILURE_TEXT).read_text(errors="replace").splitlines()
+    except OSError:
+        return ()
+    return tuple(itertools.takewhile(lambda line: not line.startswith("Family:"), lines))[:MAX_FAILURE_LINES]
 
 
 def _write_manifest(

@@ -90,12 +90,15 @@ class HandingIn:
 
 
 def tail_messages(workers: Iterable[Worker], node_index: int) -> list[messages.NodeFiles]:
-    """The ends of the ranks' standard error, for a daemon that does not see this node's folder."""
+    """The ends of the ranks' standard error, for a daemon that does not see this node's folder.
+
+    At least one message, be it empty: by it the daemon knows that it has to keep this node's report itself.
+    """
     tails = []
     for worker in workers:
         data = read_tail(worker.rank_dir / "stderr.log", TAIL_BYTES)
         if data:
             relative = launch.layout_rank_dir(node_index, worker.request.rank, worker.attempt)
             tails.append(messages.Tail(path=f"{relative}/stderr.log", data=data))
-    starts = range(0, len(tails), TAILS_A_MESSAGE)
+    starts = range(0, max(1, len(tails)), TAILS_A_MESSAGE)
     return [messages.NodeFiles(tails=tuple(tails[start : start + TAILS_A_MESSAGE])) for start in starts]

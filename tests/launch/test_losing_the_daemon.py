@@ -44,6 +44,7 @@ def test_a_killed_daemon_is_reported_offline_with_every_record(tmp_path: Path) -
     assert (manifest["status"], manifest["training"]["exit_code"]) == ("failed", 5)
     assert (manifest["telemetry_status"], manifest["telemetry_reason"]) == ("degraded", "aggregator_died")
     assert manifest["aggregator_exit_code"] == -signal.SIGKILL
+    assert b"[TraceML] Cause: nonzero_exit" in finished.stderr
     steps = {each["rank"]: each["attempts"][0]["steps"] for each in folder.summary()["ranks"]}
     assert steps == {0: 49, 1: 49}
 

@@ -88,22 +88,28 @@ def finalize_command(
 
 
 def serve_main() -> int:
-    """The console script: `serve` with the options of `sys.argv`."""
-    return run_command(["serve", *sys.argv[1:]])
+    """The console script, and `traceml serve`: the options of `sys.argv`, under the name that stands before them."""
+    serve_only = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    serve_only.command(epilog=_ENVIRONMENT)(serve)
+    return _run(serve_only, sys.argv[1:], prog_name=Path(sys.argv[0]).name)
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Run one command; return its exit code. An error is one line on standard error."""
-    command = typer.main.get_command(app)
+    """`python -m traceml_daemon ...`: run one command; return its exit code."""
+    return _run(app, arguments, prog_name="traceml-daemon")
+
+
+def _run(typed: typer.Typer, arguments: Sequence[str], *, prog_name: str) -> int:
+    """An error is one line on standard error."""
     try:
-        result = command.main(list(arguments), prog_name="traceml-daemon", standalone_mode=False)
+        result = typer.main.get_command(typed).main(list(arguments), prog_name=prog_name, standalone_mode=False)
     except (ConfigError, _UsageError) as error:
-        return _complain(str(error), EXIT_USAGE)
+        return _complain(prog_name, str(error), EXIT_USAGE)
     except (CannotStart, StoreError, ReportError) as error:
-        return _complain(str(error), EXIT_FAILED)
+        return _complain(prog_name, str(error), EXIT_FAILED)
     return result if isinstance(result, int) else 0
 
 
-def _complain(text: str, code: int) -> int:
-    print(f"traceml-daemon: {' '.join(text.split())}", file=sys.stderr)
+def _complain(prog_name: str, text: str, code: int) -> int:
+    print(f"{prog_name}: {' '.join(text.split())}", file=sys.stderr)
     return code

@@ -47,7 +47,13 @@ class Server:
     """Listens on one address. Knows connections, nothing of runs."""
 
     def __init__(
-        self, door: Door, clock: Clock, rejections: Rejections, *, max_connections: int = MAX_CONNECTIONS
+        self,
+        door: Door,
+        clock: Clock,
+        rejections: Rejections,
+        *,
+        max_connections: int = MAX_CONNECTIONS,
+        max_strangers: int = MAX_STRANGERS,
     ) -> None:
         self.rejections = rejections
         self.receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
@@ -55,6 +61,7 @@ class Server:
         self._door = door
         self._clock = clock
         self._max_connections = max_connections
+        self._max_strangers = max_strangers
         self._connections: set[Connection] = set()
         self._per_address: Counter[str] = Counter()
         self._strangers: dict[Connection, Timer] = {}
@@ -126,7 +133,7 @@ class Server:
         if is_too_many or self._per_address[connection.address] > MAX_PER_ADDRESS:
             self.turn_away(connection, messages.TOO_MANY, "the aggregator has too many connections")
             return
-        if len(self._strangers) >= MAX_STRANGERS:
+        if len(self._strangers) >= self._max_strangers:
             oldest = next(iter(self._strangers))
             self._part_with(oldest)
             oldest.reject(messages.TOO_MANY, "too many strangers")

@@ -250,6 +250,22 @@ async def test_more_connections_than_are_allowed_are_turned_away(run_dir: Path) 
     assert daemon.rejections.by_peer() == {"127.0.0.1": {messages.TOO_MANY: 1}}
 
 
+async def test_a_crowd_of_strangers_does_not_keep_a_member_out(run_dir: Path) -> None:
+    config = run_config(run_dir, nproc_per_node=1, is_direct=True)
+    async with run_daemon(config, max_connections=50, max_strangers=10) as daemon:
+        crowd = [await Wire.connect(daemon.port) for _ in range(30)]
+        rank = SimRank(port=daemon.port, token=TOKEN)
+        await rank.join()
+        crowd += [await Wire.connect(daemon.port) for _ in range(30)]
+        await rank.send_steps(10)
+        await rank.wait_acked()
+        assert daemon.server.num_connections == 10 + 1
+        assert daemon.rejections.by_peer() == {"127.0.0.1": {messages.TOO_MANY: 50}}
+        assert await crowd[0].is_closed_by_daemon()
+        for wire in (*crowd, rank):
+            await wire.close()
+
+
 async def test_a_member_may_send_a_whole_frame_and_a_stranger_may_not(run_dir: Path) -> None:
     async with living_run(run_dir) as (daemon, rank):
         await rank.send_steps(0)

@@ -78,7 +78,7 @@ def run_config(run_dir: Path, **changes: Any) -> RunConfig:
 
 @contextlib.asynccontextmanager
 async def run_daemon(
-    config: RunConfig, *, clock: Clock | None = None, max_connections: int = 1000
+    config: RunConfig, *, clock: Clock | None = None, max_connections: int = 1000, max_strangers: int = 100
 ) -> AsyncIterator[RunningDaemon]:
     """Serve one run as `supervise` does, until the block is left."""
     for name in ("nodes", AGGREGATOR_DIR):
@@ -86,7 +86,7 @@ async def run_daemon(
     clock = clock or LoopClock()
     rejections = Rejections()
     runs = Runs(token=config.token, clock=clock, holder=HOLDER, rejections=rejections)
-    server = Server(runs, clock, rejections, max_connections=max_connections)
+    server = Server(runs, clock, rejections, max_connections=max_connections, max_strangers=max_strangers)
     try:
         session = await runs.open(config)
         port = await server.listen("127.0.0.1", 0)

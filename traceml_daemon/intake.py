@@ -74,17 +74,18 @@ class Intake:
 
     def _settle(self, chunks: Iterable[Chunk], is_stored: bool) -> None:
         """What one transaction held is stored, or lost and counted; either way its senders may forget it."""
-        slots: dict[int, RankSlot] = {}
+        sums: dict[tuple[int, int, bool], int] = {}
         ends: dict[tuple[int, int, bool], int] = {}
-        for chunk in chunks:
-            slot = slots.get(chunk[0])
-            if slot is None:
-                slot = slots[chunk[0]] = self._roster.by_id(chunk[0])
+        for slot_id, stream, first_seq, count, _, _, is_salvaged in chunks:
+            key = (slot_id, stream, is_salvaged)
+            sums[key] = sums.get(key, 0) + count
+            ends[key] = first_seq + count
+        slots = {}
+        for (slot_id, stream, is_salvaged), count in sums.items():
+            slot = slots[slot_id] = self._roster.by_id(slot_id)
             if self._has_history:
-                slot.settle(chunk, is_stored=is_stored)
-            ends[chunk[0], chunk[1], chunk[6]] = chunk[2] + chunk[3]
-        for (slot_id, stream, is_salvaged), next_seq in ends.items():
-            self._acknowledge(slots[slot_id], stream, next_seq, is_salvaged)
+                slot.settle(stream, count, is_salvaged=is_salvaged, is_stored=is_stored)
+            self._acknowledge(slot, stream, ends[slot_id, stream, is_salvaged], is_salvaged)
         self._on_heard(list(slots.values()))
 
     def _acknowledge(self, slot: RankSlot, stream: int, next_seq: int, is_salvaged: bool) -> None:

@@ -63,7 +63,7 @@ def salvage(recorder: RecorderFile, slot: RankSlot) -> Iterator[Chunk]:
             counts.arrived.accept(first_seq, num_records)
             fmt, packed = columns.pack(memoryview(raw))
             chunk = Chunk(slot.id, stream, first_seq, num_records, fmt, packed, True)
-            slot.settle(chunk, is_stored=True)
+            slot.settle(stream, num_records, is_salvaged=True, is_stored=True)
             yield chunk
 
 

@@ -53,6 +53,7 @@ class Sealing:
 
     def end_training(self, command: ev.EndTraining) -> None:
         session, verdict = self._session, command.verdict
+        session.store.when_committed(lambda: None)  # from now on nothing waits for company
         self._training_ended_ns = self._wall_ns(command)
         session.say(f"training {verdict.status}, exit code {verdict.exit_code}, signal {verdict.signal}")
         session.manifest.update(

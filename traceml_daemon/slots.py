@@ -10,7 +10,6 @@ import msgspec
 from traceml_client.protocol.columns import NUM_STREAMS, SAMPLE_STREAM, STEP_STREAM
 from traceml_client.protocol.manifest import RecordCounts
 from traceml_client.protocol.node import RankEnd, RankError
-from traceml_daemon.chunks import Chunk
 from traceml_daemon.core.events import Incarnation, RankPlace
 from traceml_daemon.core.sequence import Sequence
 from traceml_daemon.report.facts import AttemptFacts
@@ -103,15 +102,15 @@ class RankSlot:
             if stream.num_recorded is not None:
                 stream.arrived.close_at(stream.num_recorded)
 
-    def settle(self, chunk: Chunk, *, is_stored: bool) -> None:
+    def settle(self, stream: int, num_records: int, *, is_salvaged: bool, is_stored: bool) -> None:
         """What became of records that had been put into the store."""
-        stream = self.streams[chunk.stream]
+        counts = self.streams[stream]
         if not is_stored:
-            stream.num_discarded += chunk.num_records
-        elif chunk.is_salvaged:
-            stream.num_salvaged += chunk.num_records
+            counts.num_discarded += num_records
+        elif is_salvaged:
+            counts.num_salvaged += num_records
         else:
-            stream.num_stored += chunk.num_records
+            counts.num_stored += num_records
 
     @property
     def next_seq(self) -> tuple[int, int]:

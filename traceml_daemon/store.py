@@ -29,8 +29,8 @@ MAX_QUEUED_BYTES: Final = 8 << 20
 """A quarter of a second of a loaded core's intake; with the batch being written, twice this is held at most."""
 CHUNK_OVERHEAD_BYTES: Final = 250
 """What a queued chunk costs beside its columns."""
-LINGER_S: Final = 0.01
-"""A transaction costs 150 us, so a trickle of frames waits this long for company."""
+LINGER_S: Final = 0.05
+"""A transaction costs 150 us and an acknowledgement 10, so a trickle of frames waits this long for company."""
 
 _log = logging.getLogger("traceml_daemon")
 

@@ -1,52 +1,23 @@
-"""Strangers, liars and broken peers: refused, counted, cut off, and the run goes on as if they had never come."""
+"""Strangers, liars and broken peers: refused, counted, cut off; the run goes on as if they had never come."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness.clock import HandClock
-from tests.harness.daemon import RunningDaemon, run_config, run_daemon
-from tests.harness.sim_node import SimNode, rank_end
+from tests.daemon.living_run import TOKEN, living_run, refusal
+from tests.harness.daemon import run_config, run_daemon
+from tests.harness.sim_node import SimNode
 from tests.harness.sim_rank import SimRank
 from tests.harness.until import until
 from tests.harness.wire import Wire, step_columns
 from traceml_client.protocol import codec, messages
 from traceml_client.protocol.columns import NARROW, STEP_STREAM
-from traceml_client.protocol.errors import Refused
-from traceml_client.protocol.frames import MAX_FRAME_BYTES, frame
+from traceml_client.protocol.frames import frame
 from traceml_client.protocol.messages import Records
-
-TOKEN = "a secret"
-
-
-@contextlib.asynccontextmanager
-async def living_run(run_dir: Path, **changes: object) -> AsyncIterator[tuple[RunningDaemon, SimRank]]:
-    """A run with one healthy rank; at the end it must be complete, whatever came in between."""
-    async with run_daemon(run_config(run_dir, nproc_per_node=1, **changes)) as daemon:
-        node = SimNode(port=daemon.port, run="run-id-1", token=TOKEN, local_world_size=1)
-        await node.join()
-        rank = await node.start_rank(SimRank(port=daemon.port))
-        await rank.join()
-        await rank.send_steps(10)
-        yield daemon, rank
-        await rank.send_steps(10)
-        await rank.finish()
-        await rank.close()
-        await node.end(node.report(rank_end(rank)))
-        await node.wait_finalized()
-        manifest = await daemon.finalized()
-        await node.close()
-    assert (manifest.status, manifest.telemetry_status) == ("completed", "complete")
-    assert manifest.telemetry.ranks_expected == 1
-    assert manifest.telemetry.records.stored == 20
-    assert manifest.telemetry.frames_rejected == daemon.rejections.num_frames
-
 
 GARBAGE = {
     "random bytes": os.urandom(64 * 1024),
@@ -115,14 +86,6 @@ async def test_a_member_that_breaks_the_rules_loses_its_connection_and_nothing_e
         await rank.close()
         assert daemon.rejections.by_peer() == {"127.0.0.1": {"bad_frame": 1}}
         assert (await rank.rejoin()).next_seq == (10, 0)
-
-
-async def refusal(rank: SimRank | SimNode) -> str:
-    with pytest.raises(Refused) as refused:
-        await rank.join()
-    assert await rank.connected.is_closed_by_daemon()
-    await rank.close()
-    return refused.value.reason
 
 
 def claimant(of: SimRank, **changes: object) -> SimRank:
@@ -218,85 +181,3 @@ async def test_a_link_in_the_run_folder_does_not_lead_a_file_out_of_it(run_dir: 
         await node.close()
 
     assert list(elsewhere.iterdir()) == []
-
-
-# --- limits -----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_silent_stranger_has_five_seconds(run_dir: Path) -> None:
-    clock = HandClock()
-    async with run_daemon(run_config(run_dir), clock=clock) as daemon:
-        wire = await Wire.connect(daemon.port)
-        await clock.advance(4.9)
-        assert not await wire.is_closed_by_daemon(within_s=0.05)
-        await clock.advance(0.2)
-        assert await wire.is_closed_by_daemon()
-        await wire.close()
-
-    assert daemon.rejections.by_peer() == {"127.0.0.1": {"handshake_timeout": 1}}
-    assert daemon.rejections.num_frames == 0
-
-
-async def test_more_connections_than_are_allowed_are_turned_away(run_dir: Path) -> None:
-    async with run_daemon(run_config(run_dir), max_connections=5) as daemon:
-        held = [await Wire.connect(daemon.port) for _ in range(5)]
-        with pytest.raises(ConnectionRefusedError, match=messages.TOO_MANY):
-            await Wire.connect(daemon.port)
-        for wire in held:
-            await wire.close()
-        await until(lambda: daemon.server.num_connections == 0, "all are gone")
-        await (await Wire.connect(daemon.port)).close()
-
-    assert daemon.rejections.by_peer() == {"127.0.0.1": {messages.TOO_MANY: 1}}
-
-
-async def test_a_crowd_of_strangers_does_not_keep_a_member_out(run_dir: Path) -> None:
-    config = run_config(run_dir, nproc_per_node=1, is_direct=True)
-    async with run_daemon(config, max_connections=50, max_strangers=10) as daemon:
-        crowd = [await Wire.connect(daemon.port) for _ in range(30)]
-        rank = SimRank(port=daemon.port, token=TOKEN)
-        await rank.join()
-        crowd += [await Wire.connect(daemon.port) for _ in range(30)]
-        await rank.send_steps(10)
-        await rank.wait_acked()
-        assert daemon.server.num_connections == 10 + 1
-        assert daemon.rejections.by_peer() == {"127.0.0.1": {messages.TOO_MANY: 50}}
-        assert await crowd[0].is_closed_by_daemon()
-        for wire in (*crowd, rank):
-            await wire.close()
-
-
-async def test_a_member_may_send_a_whole_frame_and_a_stranger_may_not(run_dir: Path) -> None:
-    async with living_run(run_dir) as (daemon, rank):
-        await rank.send_steps(0)
-        stranger = await Wire.connect(daemon.port)
-        await stranger.send_bytes((5000).to_bytes(4, "little"))
-        assert await stranger.is_closed_by_daemon()
-        await stranger.close()
-        await rank.send_bytes((MAX_FRAME_BYTES + 1).to_bytes(4, "little"))
-        assert await rank.connected.is_closed_by_daemon()
-        await rank.close()
-        await rank.rejoin()
-        assert daemon.rejections.by_peer() == {"127.0.0.1": {"frame_too_large": 2}}
-
-
-async def test_strangers_that_stay_cost_a_finished_run_nothing(run_dir: Path) -> None:
-    started_s = time.monotonic()
-    async with living_run(run_dir) as (daemon, _):
-        strangers = [await Wire.connect(daemon.port) for _ in range(50)]
-    for stranger in strangers:
-        await stranger.close()
-
-    assert time.monotonic() - started_s < 10
-
-
-async def test_without_a_token_the_run_works_and_says_so(run_dir: Path) -> None:
-    async with run_daemon(run_config(run_dir, nproc_per_node=1, token="", is_direct=True)) as daemon:
-        rank = SimRank(port=daemon.port)
-        await rank.join()
-        assert await refusal(SimRank(port=daemon.port)) == messages.SLOT_TAKEN
-        await rank.finish()
-        await rank.close()
-        manifest = await daemon.finalized()
-
-    assert (manifest.telemetry_status, manifest.telemetry.authenticated) == ("complete", False)

@@ -58,10 +58,12 @@ class CapturedStream:
 
     def let_writers_through(self) -> None:
         """Copy until nothing more comes: whoever was blocked by a full pipe has written all of that write now."""
-        poller = select.poll()
-        poller.register(self.read_end.fd, select.POLLIN)
         for _ in range(_MAX_SETTLES):
-            if not self.read_end.is_intact() or not poller.poll(_SETTLE_MS):
+            if not self.read_end.is_intact():
+                return  # it is at its end: nobody can write into it any more
+            poller = select.poll()
+            poller.register(self.read_end.fd, select.POLLIN)
+            if not poller.poll(_SETTLE_MS):
                 return
             self.copy_rest()
 

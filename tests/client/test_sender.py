@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -140,6 +141,30 @@ def test_clock_offset_is_measured_and_told() -> None:
     # This rank's wall clock is wrong by its monotonic clock: see `Rank.story`.
     assert abs(second.clock_offset_ns + time.monotonic_ns()) < 60_000_000_000
     assert 0 <= second.clock_bound_ns < 5_000_000_000
+
+
+def test_rank_that_was_stopped_for_a_minute_reads_before_it_judges() -> None:
+    with StubDaemon() as daemon:
+        rank = Rank(daemon.port)
+        rank.courier.turn(now_ns=0)
+        while not daemon.heard.pings:
+            _wait_for_socket(rank)
+            rank.courier.turn(now_ns=1)
+        _wait_for_socket(rank)  # the answer is there, and this process is stopped now
+        rank.courier.tick(now_ns=60 * 10**9)
+        assert rank.outages == []
+        assert rank.courier.is_welcome
+        rank.courier.tick(now_ns=120 * 10**9)
+        assert rank.courier.is_welcome, "no ping is open"
+        rank.courier.close()
+        rank.sender.abandon()
+
+
+def _wait_for_socket(rank: Rank) -> None:
+    assert rank.courier.interest is not None
+    poller = select.poll()
+    poller.register(*rank.courier.interest)
+    assert poller.poll(5000)
 
 
 def test_cut_connection_is_resumed_without_loss() -> None:

@@ -169,6 +169,19 @@ def _is_blocked_in_write(pid: int) -> bool:
     )
 
 
+def test_launcher_killed_last_words_are_in_the_file(tmp_path: Path, work: Path) -> None:
+    """Nothing of ours runs between the print and the end: the stream itself leads to the file."""
+    (work / "main.py").write_text("import os\ninput()\nprint('last words', end='')\nos.kill(os.getpid(), 9)")
+    with StubLauncher(tmp_path, is_following=False) as launcher:
+        process = launcher.start(["main.py"], cwd=work, stdin=subprocess.PIPE)
+        log = Path(launcher.wait_for_rank(process.pid).grant.rank_dir) / "stdout.log"
+        launcher.die()
+        wait_until(lambda: os.readlink(f"/proc/{process.pid}/fd/1") == str(log), "the stream is moved", within_s=10)
+        process.communicate(b"go\n", timeout=DEADLINE_S)
+    assert process.returncode == -9
+    assert log.read_text() == "last words"
+
+
 def test_launcher_killed_children_of_the_rank_go_on_printing(tmp_path: Path, work: Path) -> None:
     (work / "main.py").write_text(
         "import subprocess, sys\ncode = 'input(); print(\"child\" * 40000)'\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,21 @@ def test_process_and_node_are_sampled_and_their_identity_kept(tmp_path: Path) ->
     assert fds == -1 or 3 <= fds < 100
     assert done.ring.word(ring.PID_WORD) > 0
     assert done.ring.word(ring.START_TICKS_WORD) > 0
+
+
+def test_signals_are_left_to_the_scripts_threads(tmp_path: Path) -> None:
+    script = (
+        "import json, os, re\n"
+        "blocked = {}\n"
+        "for task in os.listdir('/proc/self/task'):\n"
+        "    status = open(f'/proc/self/task/{task}/status').read()\n"
+        "    blocked[task] = int(re.search(r'SigBlk:\\s*(\\w+)', status)[1], 16)\n"
+        "print(json.dumps([blocked.pop(str(os.getpid())), *blocked.values()]))\n"
+    )
+    main, sender = json.loads(run(tmp_path, script).stdout)
+    assert main == 0
+    assert all(sender >> (number - 1) & 1 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGPIPE))
+    assert not sender >> (signal.SIGSEGV - 1) & 1
 
 
 def test_children_leave_the_ring_alone(tmp_path: Path) -> None:

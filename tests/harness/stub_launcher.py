@@ -105,7 +105,7 @@ class FinishedWorker:
 
 
 class StubLauncher:
-    """Grants every worker that connects. Use as a context manager; leaving it waits for the pipes' ends.
+    """Grants every worker that connects. Leaving its block ends what it started and waits for the pipes' ends.
 
     Args:
         directory: for the socket and the ranks' folders.
@@ -136,6 +136,7 @@ class StubLauncher:
             "trace_max_steps": trace_max_steps,
         }
         self._is_following = is_following
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._granted = threading.Condition()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -147,6 +148,11 @@ class StubLauncher:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+            with process:  # closes its pipes and waits for it
+                pass
         self._stop_listening()
         for rank in self.ranks:
             rank.close()
@@ -164,7 +170,9 @@ class StubLauncher:
         popen.setdefault("env", self.environment())
         command = [sys.executable, *options, *WORKER, *arguments]
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(command, cwd=cwd, **{**pipes, **popen})
+        process = subprocess.Popen(command, cwd=cwd, **{**pipes, **popen})
+        self._processes.append(process)
+        return process
 
     def run(self, arguments: Sequence[str], *, cwd: Path, text_in: bytes = b"", **popen: Any) -> FinishedWorker:
         """Start a worker and wait for its end and for its last words."""

@@ -23,8 +23,6 @@ StepWords = tuple[int, int, int, int, int, int, int, int]
 RECORD = struct.Struct("=8q")
 """One record of any stream: tag, end time, six values."""
 MAX_NOTES = 16
-PHASE_BYTE = 8 * ring.PROGRESS_WORD + 6
-"""The phase index alone, in the little-endian progress word."""
 
 
 class Recorder:
@@ -49,8 +47,6 @@ class Recorder:
         "_sample_capacity",
         "_step_capacity",
         "is_enabled",
-        "progress_at",
-        "progress_phase",
         "reader",
         "words",
     )
@@ -60,9 +56,6 @@ class Recorder:
         """Reads the same mapping: heads, stored words, records, progress."""
         self._bytes = memoryview(buffer).cast("B")
         self.words = self._bytes[: ring.HEADER_BYTES].cast("q")
-        self.progress_phase = self._bytes[PHASE_BYTE : PHASE_BYTE + 1]
-        self.progress_at = self.words[ring.PROGRESS_AT_WORD : ring.PROGRESS_AT_WORD + 1]
-        """The step clock writes phase and time through these two views: a call for each would cost as much again."""
         self._step_capacity, self._sample_capacity = self.reader.capacities
         self._sample_base = ring.stream_offset(SAMPLE_STREAM, self._step_capacity)
         self._num_steps = self.reader.head(STEP_STREAM)
@@ -110,11 +103,12 @@ class Recorder:
         self._num_samples += 1
         self.words[ring.HEAD_WORD[SAMPLE_STREAM]] = self._num_samples
 
-    def set_progress(self, phase_index: int, step: int, at_ns: int) -> None:
-        """Say which step (from 1) is in progress and in which of `ring.RUNNING_PHASES`."""
-        if self.is_enabled:
-            self.words[ring.PROGRESS_WORD] = ring.pack_progress(phase_index, step)
-            self.words[ring.PROGRESS_AT_WORD] = at_ns
+    def progress_views(self) -> tuple[memoryview, memoryview, memoryview]:
+        """Phase index, step and time, each a view of one number: on the step path a call would cost as much again."""
+        begin = 8 * ring.PROGRESS_WORD
+        phase = self._bytes[begin + 6 : begin + 7]
+        step = self._bytes[begin : begin + 4].cast("I")
+        return phase, step, self.words[ring.PROGRESS_AT_WORD : ring.PROGRESS_AT_WORD + 1]
 
     def set_stored(self, stream: int, next_seq: int) -> None:
         """The daemon has committed everything before `next_seq`. Sender's thread only; never goes back."""

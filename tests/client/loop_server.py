@@ -19,27 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.client.rings import Step, read_steps
 from traceml_client.protocol import ring
-from traceml_client.protocol.columns import PHASES, RECORD_BYTES, STEP_STREAM
-from traceml_client.recorder import RECORD
 
 LOOPS = Path(__file__).parent / "loops"
 _LIMIT_S = 50
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(Path(__file__).parents[2])}
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step record, times in nanoseconds, null where not measured."""
-
-    flags: int
-    end_ns: int
-    phases: dict[str, int | None]
-    duration_ns: int
-
-    @property
-    def measured_ns(self) -> int:
-        return sum(value for value in self.phases.values() if value is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +79,7 @@ class LoopServer:
         last = output.rstrip().rpartition("\n")[2]
         said = json.loads(last) if last.startswith("{") else {"laps": []}
         reader = ring.RingReader((folder / "ring").read_bytes())
-        return LoopResult(status, output, said.pop("laps"), said, _read_steps(reader), reader)
-
-
-def _read_steps(reader: ring.RingReader) -> list[Step]:
-    _, data = reader.read(STEP_STREAM, 0, reader.head(STEP_STREAM))
-    steps = []
-    for offset in range(0, len(data), RECORD_BYTES):
-        flags, end_ns, *values, duration_ns = RECORD.unpack_from(data, offset)
-        phases = {phase: None if value < 0 else value for phase, value in zip(PHASES, values, strict=True)}
-        steps.append(Step(flags, end_ns, phases, duration_ns))
-    return steps
+        return LoopResult(status, output, said.pop("laps"), said, read_steps(reader), reader)
 
 
 def _serve() -> None:

@@ -36,7 +36,7 @@ WALL_MINUS_MONOTONIC_WORD = 10
 PROGRESS_WORD = 11
 """phase index << 48 | step in progress (from 1)."""
 PROGRESS_AT_WORD = 12
-"""Monotonic time of the last change of PROGRESS_WORD."""
+"""Monotonic time when the phase or, in the residual, the last phase or the step before it began."""
 EXIT_CODE_WORD = 13
 EXIT_KNOWN_WORD = 14
 """1 once the rank has written its own exit code (SystemExit, uncaught exception, normal end)."""

@@ -7,25 +7,29 @@ from typing import Any
 
 import torch
 
-from traceml_client.step_clock import FORWARD
+from traceml_client.phases import BACKWARD, FORWARD
 from traceml_client.steps import Measuring
-from traceml_client.torch_hooks.optimizers import OptimizerHooks
-from traceml_client.torch_hooks.patching import Patches, Timing, timed
+from traceml_client.torch_hooks.patching import Patches
+from traceml_client.torch_hooks.phase_wrap import timed
+
+_KIND = "the backward hook"
 
 
-def install_backward(
-    measuring: Measuring, optimizers: OptimizerHooks, find_models: Callable[[], None], patches: Patches
-) -> None:
-    """Wrap both. A backward of a step that has seen no forward looks for the models (`find_models`)."""
+def install_backward(measuring: Measuring, find_models: Callable[[], None], patches: Patches) -> None:
+    """Wrap both. A backward of a step that has seen no forward looks for the models."""
     clock = measuring.clock
 
-    def begin(*_args: Any) -> int:
-        if clock.is_in_optimizer and not optimizers.is_inside_step():
-            clock.abandon_optimizer()
+    def begin(_tensors: Any) -> int:
         if not clock.spent[FORWARD]:
             find_models()
-        return clock.enter_backward()
+        if clock.step == 1:
+            clock.notes.see_backward()
+        return clock.enter(BACKWARD)
 
-    timing = Timing(measuring, "the backward hook", begin, clock.leave_backward)
-    patches.replace(torch.autograd, "backward", timed(torch.autograd.backward, timing))
-    patches.replace(torch.autograd, "grad", timed(torch.autograd.grad, timing))
+    def after() -> None:
+        if clock.has_stepped_inside:
+            clock.end_backward()
+
+    for name in ("backward", "grad"):
+        function = getattr(torch.autograd, name)
+        patches.replace(torch.autograd, name, timed(function, measuring, _KIND, begin=begin, after=after))

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from traceml_client.step_clock import FORWARD, NOT_OURS
+from traceml_client.phases import FORWARD, NOT_OURS
 from traceml_client.steps import Measuring
 from traceml_client.torch_hooks import models
 from traceml_client.torch_hooks.import_watch import hide_frame
 from traceml_client.torch_hooks.optimizers import OptimizerHooks
 from traceml_client.torch_hooks.patching import Patches, is_tracing, keep_uncompiled
+from traceml_client.torch_hooks.phase_wrap import leave_after_error
 
 _KIND = "the forward hook"
 _LAST_SEARCHED_STEP = 32
@@ -34,65 +35,81 @@ def call_root(self: Any, *args: Any, **kwargs: Any) -> Any:
     """Stands as `__call__` in the class of a root."""
     if is_tracing() or id(self) not in _roots:
         return Module.__call__(self, *args, **kwargs)
+    before = NOT_OURS
     try:
-        return _timed_call(Module.__call__, self, args, kwargs)
+        if _measuring is not None:
+            if _is_grad_enabled():
+                before = _measuring.clock.enter(FORWARD)
+            else:
+                _measuring.clock.see_no_grad(is_eval=not self.training)
+    except Exception as error:  # noqa: BLE001 - the boundary
+        _report(error)
+    try:
+        result = Module.__call__(self, *args, **kwargs)
     except BaseException as error:
         hide_frame(error)
+        if before != NOT_OURS and _measuring is not None:
+            leave_after_error(_measuring, before, error)
         raise
+    try:
+        if before != NOT_OURS and _measuring is not None:
+            _measuring.clock.leave(before)
+    except Exception as error:  # noqa: BLE001 - the boundary
+        _report(error)
+    return result
 
 
 def _calling(original: Callable[..., Any]) -> Callable[..., Any]:
     """The same for a class with a `__call__` of its own. Refers to functions of modules only: they can be pickled."""
 
     def call_own_root(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_tracing():
+        if is_tracing() or not is_root(self):
             return original(self, *args, **kwargs)
+        before = enter_root(self)
         try:
-            return _timed_call(original, self, args, kwargs)
+            result = original(self, *args, **kwargs)
         except BaseException as error:
             hide_frame(error)
+            leave_root(before, error)
             raise
+        leave_root(before, None)
+        return result
 
     keep_uncompiled(call_own_root)
     return call_own_root
 
 
-def _timed_call(original: Callable[..., Any], module: Any, args: Any, kwargs: Any) -> Any:
-    before = _begin(module) if id(module) in _roots else NOT_OURS
+def is_root(module: Any) -> bool:
+    return id(module) in _roots
+
+
+def enter_root(module: Any) -> int:
+    """A root is called: what `leave_root` needs."""
     try:
-        result = original(module, *args, **kwargs)
-    except BaseException as error:
-        hide_frame(error)
-        if before != NOT_OURS:
-            _end(before, is_raising=True)
-        raise
-    if before != NOT_OURS:
-        _end(before, is_raising=False)
-    return result
-
-
-def _begin(module: Any) -> int:
-    measuring = _measuring
-    if measuring is not None:
-        try:
-            if _is_grad_enabled():
-                return measuring.clock.enter_forward()
-            measuring.clock.see_no_grad(is_eval=not module.training)
-        except Exception as error:  # noqa: BLE001 - the boundary
-            measuring.fault(_KIND, error)
+        if _measuring is not None and _is_grad_enabled():
+            return _measuring.clock.enter(FORWARD)
+        if _measuring is not None:
+            _measuring.clock.see_no_grad(is_eval=not module.training)
+    except Exception as error:  # noqa: BLE001 - the boundary
+        _report(error)
     return NOT_OURS
 
 
-def _end(before: int, *, is_raising: bool) -> None:
-    measuring = _measuring
-    if measuring is not None:
-        try:
-            if is_raising:
-                measuring.clock.leave_raising(before)
+def leave_root(before: int, raised: BaseException | None) -> None:
+    """Its call ended."""
+    try:
+        if before != NOT_OURS and _measuring is not None:
+            if raised is None:
+                _measuring.clock.leave(before)
             else:
-                measuring.clock.leave(before)
-        except Exception as error:  # noqa: BLE001 - the boundary
-            measuring.fault(_KIND, error)
+                leave_after_error(_measuring, before, raised)
+    except Exception as error:  # noqa: BLE001 - the boundary
+        _report(error)
+
+
+def _report(error: BaseException) -> None:
+    if _measuring is not None:
+        _measuring.fault(_KIND, error)
 
 
 class RootWatch:
@@ -152,7 +169,6 @@ def _forget_all() -> None:
 
 
 keep_uncompiled(call_root)
-keep_uncompiled(_timed_call)
-keep_uncompiled(_begin, with_callees=True)
-keep_uncompiled(_end, with_callees=True)
+for _function in (is_root, enter_root, leave_root):
+    keep_uncompiled(_function, with_callees=True)
 _OWN_CODE = _calling(call_root).__code__

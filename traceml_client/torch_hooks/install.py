@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from traceml_client.step_clock import NOT_OURS, StepClock
+from traceml_client.phases import NOT_OURS
+from traceml_client.step_clock import StepClock
 from traceml_client.steps import Measuring
 from traceml_client.torch_hooks.backward import install_backward
 from traceml_client.torch_hooks.forward import RootWatch
 from traceml_client.torch_hooks.loading import install_loading
 from traceml_client.torch_hooks.optimizer_table import OptimizerTable
 from traceml_client.torch_hooks.optimizers import OptimizerHooks
-from traceml_client.torch_hooks.patching import Patches, Timing, keep_uncompiled, timed
+from traceml_client.torch_hooks.patching import Patches, keep_uncompiled
+from traceml_client.torch_hooks.phase_wrap import timed
 from traceml_client.torch_hooks.transfers import has_accelerator, install_transfers
 
 
@@ -21,7 +23,7 @@ def install(measuring: Measuring, table: OptimizerTable) -> Patches:
     optimizers = OptimizerHooks(measuring, table)
     roots = RootWatch(measuring, optimizers, patches)
     optimizers.install(patches)
-    install_backward(measuring, optimizers, roots.find_models, patches)
+    install_backward(measuring, roots.find_models, patches)
     install_loading(measuring, roots, patches)
     if has_accelerator():
         install_transfers(measuring, patches)
@@ -34,10 +36,10 @@ def install(measuring: Measuring, table: OptimizerTable) -> Patches:
 def _install_saving(measuring: Measuring, patches: Patches) -> None:
     """`torch.save` marks the step as unusual; its time is nobody's phase."""
 
-    def begin(*_args: object) -> int:
+    def begin(_thing: object) -> int:
         measuring.clock.see_checkpoint()
         return NOT_OURS
 
-    save = timed(torch.save, Timing(measuring, "the checkpoint hook", begin))
+    save = timed(torch.save, measuring, "the checkpoint hook", begin=begin)
     for module in (torch, torch.serialization):
         patches.replace(module, "save", save)

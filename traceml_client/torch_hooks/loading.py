@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, dataloader
 
-from traceml_client.step_clock import NOT_OURS
+from traceml_client.phases import NOT_OURS
 from traceml_client.steps import Measuring
 from traceml_client.torch_hooks.forward import RootWatch
-from traceml_client.torch_hooks.patching import Patches, Timing, timed
+from traceml_client.torch_hooks.patching import Patches
+from traceml_client.torch_hooks.phase_wrap import timed
 
 _KIND = "the data loader hook"
 
@@ -33,11 +34,11 @@ def install_loading(measuring: Measuring, roots: RootWatch, patches: Patches) ->
     def begin_iter(loader: Any) -> int:
         return clock.enter_input(id(loader.dataset)) if is_grad_enabled() else NOT_OURS
 
-    def end_next(before: int) -> None:
-        clock.leave(before)
+    def after_next() -> None:
         if clock.step == 1:
             roots.find_models()
 
-    iterator = dataloader._BaseDataLoaderIter
-    patches.replace(iterator, "__next__", timed(iterator.__next__, Timing(measuring, _KIND, begin_next, end_next)))
-    patches.replace(DataLoader, "__iter__", timed(DataLoader.__iter__, Timing(measuring, _KIND, begin_iter)))
+    batches = dataloader._BaseDataLoaderIter
+    wrapped_next = timed(batches.__next__, measuring, _KIND, begin=begin_next, after=after_next)
+    patches.replace(batches, "__next__", wrapped_next)
+    patches.replace(DataLoader, "__iter__", timed(DataLoader.__iter__, measuring, _KIND, begin=begin_iter))

@@ -16,18 +16,15 @@ class OptimizerTable:
 
     def __init__(self) -> None:
         self._parameters: dict[int, frozenset[int]] = {}
-        self._alive: dict[int, weakref.ref[Any]] = {}
+        self.alive: dict[int, weakref.ref[Any]] = {}
         self.forget: Callable[[int], None] = _forget_nothing
         """Told the key of an optimizer that is gone, at any instant."""
-
-    def __contains__(self, key: int) -> bool:
-        return key in self._parameters
 
     def add(self, optimizer: Any) -> None:
         """Remember an optimizer: an object with torch's `param_groups`."""
         key = id(optimizer)
         self._parameters[key] = frozenset(id(p) for group in optimizer.param_groups for p in group["params"])
-        self._alive[key] = weakref.ref(optimizer, lambda _ref: self._remove(key))
+        self.alive[key] = weakref.ref(optimizer, lambda _ref: self._remove(key))
 
     def is_replacing(self, new: int, others: Iterable[int]) -> bool:
         """Whether the new optimizer updates a parameter that one of the others updates too."""
@@ -36,5 +33,5 @@ class OptimizerTable:
 
     def _remove(self, key: int) -> None:
         self._parameters.pop(key, None)
-        self._alive.pop(key, None)
+        self.alive.pop(key, None)
         self.forget(key)

@@ -20,7 +20,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from traceml_client.step_clock import StepClock
 from traceml_client.steps import Measuring
 from traceml_client.torch_hooks.import_watch import hide_frame
 from traceml_client.torch_hooks.optimizer_table import OptimizerTable
@@ -33,7 +32,7 @@ class OptimizerHooks:
     """Tells the step clock of every optimizer's outermost `step()`."""
 
     def __init__(self, measuring: Measuring, table: OptimizerTable) -> None:
-        self._clock: StepClock = measuring.clock
+        self._clock = measuring.clock
         self._fault = measuring.fault
         self._table = table
         self._is_scaling = False
@@ -42,38 +41,34 @@ class OptimizerHooks:
         self._step_codes: set[CodeType] = {_hooked_step_code()}
 
     def install(self, patches: Patches) -> None:
-        def before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            self.before_step(optimizer)
-
-        def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            self.after_step(optimizer)
-
-        for hook in (before_step, after_step):
+        for hook in (self.before_step, self.after_step):
             keep_uncompiled(hook, with_callees=True)
-        patches.on_undo(register_optimizer_step_pre_hook(before_step).remove)
-        patches.on_undo(register_optimizer_step_post_hook(after_step).remove)
+        patches.on_undo(register_optimizer_step_pre_hook(self.before_step).remove)
+        patches.on_undo(register_optimizer_step_post_hook(self.after_step).remove)
         patches.replace(GradScaler, "step", self._scaled(GradScaler.step))
 
-    def before_step(self, optimizer: Any) -> None:
+    def before_step(self, optimizer: Any, _args: object = None, _kwargs: object = None) -> None:
+        """Has the form of torch's hook."""
         try:
+            clock = self._clock
             if self._is_scaling:
                 self._has_stepped = True
-                return
-            if self._clock.is_in_optimizer and self.is_inside_step(num_own=1):
+            elif not clock.stepping or not self.is_inside_step(num_own=1):
+                key = id(optimizer)
+                if key not in self._table.alive:
+                    self._table.add(optimizer)
+                clock.begin_optimizer(key)
+                self._is_nesting = False
+            else:
                 self._is_nesting = True
-                return
-            self._is_nesting = False
-            if id(optimizer) not in self._table:
-                self._table.add(optimizer)
-            self._clock.begin_optimizer()
         except Exception as error:  # noqa: BLE001 - the boundary
             self._fault(_KIND, error)
 
-    def after_step(self, optimizer: Any, *, is_skipped: bool = False) -> None:
+    def after_step(self, optimizer: Any, _args: object = None, _kwargs: object = None) -> None:
+        """Has the form of torch's hook."""
         try:
-            if self._is_scaling or (self._is_nesting and self.is_inside_step(num_own=1)):
-                return
-            self._clock.end_optimizer(id(optimizer), is_skipped=is_skipped)
+            if not self._is_scaling and not (self._is_nesting and self.is_inside_step(num_own=1)):
+                self._clock.end_optimizer(id(optimizer))
         except Exception as error:  # noqa: BLE001 - the boundary
             self._fault(_KIND, error)
 
@@ -117,7 +112,7 @@ class OptimizerHooks:
     def _scaled(self, step: Any) -> Any:
         @functools.wraps(step)
         def scaled_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_tracing() or self._is_scaling or self._clock.is_in_optimizer or not scaler.is_enabled():
+            if is_tracing() or self._is_scaling or self._clock.stepping or not scaler.is_enabled():
                 return step(scaler, optimizer, *args, **kwargs)
             self._has_stepped = False
             self.before_step(optimizer)
@@ -129,20 +124,23 @@ class OptimizerHooks:
                 raise
             finally:
                 self._is_scaling = False
-            self.after_step(optimizer, is_skipped=not self._has_stepped or self._has_found_inf(scaler, optimizer))
+            self._after_scaled(scaler, optimizer)
             return result
 
         keep_uncompiled(scaled_step)
         return scaled_step
 
-    def _has_found_inf(self, scaler: Any, optimizer: Any) -> bool:
-        """A fused optimizer skips inside its kernel. What is on an accelerator is not asked: that would wait for it."""
+    def _after_scaled(self, scaler: Any, optimizer: Any) -> None:
+        """A fused optimizer skips inside its kernel. An accelerator is not asked: it would have to be waited for."""
         try:
-            found = scaler._found_inf_per_device(optimizer).values()
-            return any(value.item() != 0 for value in found if value.device.type == "cpu")
+            is_skipped = not self._has_stepped or any(
+                found.item() != 0
+                for found in scaler._found_inf_per_device(optimizer).values()
+                if found.device.type == "cpu"
+            )
+            (self._clock.end_skipped if is_skipped else self._clock.end_optimizer)(id(optimizer))
         except Exception as error:  # noqa: BLE001 - the boundary
             self._fault(_KIND, error)
-            return False
 
 
 def _hooked_step_code() -> CodeType:

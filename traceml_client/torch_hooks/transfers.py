@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from traceml_client.step_clock import H2D, NOT_OURS, StepClock
+from traceml_client.phases import H2D, NOT_OURS
 from traceml_client.steps import Measuring
 from traceml_client.torch_hooks.import_watch import hide_frame
 from traceml_client.torch_hooks.patching import Patches, is_tracing, keep_uncompiled
@@ -34,7 +34,7 @@ def _timed_transfer(function: Any, measuring: Measuring) -> Any:
     clock = measuring.clock
 
     def transfer(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_tracing() or not clock.is_before_forward:
+        if is_tracing() or not clock.is_moving_batch():
             return function(self, *args, **kwargs)
         before = NOT_OURS
         try:
@@ -58,8 +58,7 @@ def _timed_transfer(function: Any, measuring: Measuring) -> Any:
 
 def _end(measuring: Measuring, before: int, *, is_transfer: bool) -> None:
     try:
-        clock: StepClock = measuring.clock
         if before != NOT_OURS:
-            (clock.leave if is_transfer else clock.leave_unclaimed)(before)
+            (measuring.clock.leave if is_transfer else measuring.clock.leave_unclaimed)(before)
     except Exception as error:  # noqa: BLE001 - the boundary
         measuring.fault(_KIND, error)

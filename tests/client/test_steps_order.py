@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 import pytest
@@ -84,7 +85,7 @@ def test_steps_after_each_event(events: str, expected: list[int]) -> None:
 
 def test_a_loader_asked_again_completes_a_step_that_waits() -> None:
     loop = Loop()
-    for event in "lD G lD G lD".split():
+    for event in ["lD", "G", "lD", "G", "lD"]:
         loop.take(event)
     assert (loop.writer.is_waiting, loop.num_steps) == (True, 2)
     loop.writer.see_batch(ord("k"))
@@ -95,7 +96,7 @@ def test_a_loader_asked_again_completes_a_step_that_waits() -> None:
 
 def test_the_end_completes_a_step_that_waits() -> None:
     loop = Loop()
-    for event in "D G D G D".split():
+    for event in ["D", "G", "D", "G", "D"]:
         loop.take(event)
     loop.writer.complete()
     loop.writer.complete()
@@ -104,7 +105,7 @@ def test_the_end_completes_a_step_that_waits() -> None:
 
 def test_a_split_gives_both_steps_their_own_times() -> None:
     loop = Loop()
-    for event in "C C D D".split():
+    for event in ["C", "C", "D", "D"]:
         loop.take(event)
     steps = read_steps(loop.recorder.reader)
     assert [(one.end_ns, one.duration_ns) for one in steps] == [(10, 10), (20, 10), (30, 10), (40, 10)]
@@ -154,9 +155,7 @@ def test_nothing_is_lost_or_counted_twice(events: list[str]) -> None:
     assert sum(one.duration_ns for one in steps) == PART_NS * loop.num_events
     assert all(one.duration_ns >= PART_NS for one in steps)
     ends = [0, *(one.end_ns for one in steps)]
-    assert [later - earlier for earlier, later in zip(ends, ends[1:], strict=False)] == [
-        one.duration_ns for one in steps
-    ]
+    assert [later - earlier for earlier, later in itertools.pairwise(ends)] == [one.duration_ns for one in steps]
     assert all(one.phases["optimizer"] == 3 * one.duration_ns // PART_NS for one in steps)
 
 

@@ -120,6 +120,8 @@ class Session:
         node_index, _, attempt = slot.incarnation
         connection.send(Welcome(self.config.run_id, self.config.run_name, node_index, attempt, slot.next_seq))
         self.intake.flow.add(connection)
+        if self.core.is_direct:
+            self.start_training(self.clock.wall_ns())
         self.apply(ev.RankJoined(slot.incarnation, slot.place))
         return peer
 
@@ -166,6 +168,7 @@ class Session:
         self.apply(ev.RankFinished(slot.incarnation, slot.exit_code, has_error, slot.is_complete))
 
     def start_training(self, started_ns: int) -> None:
+        """Told by the owner's launcher; under direct launch it is the first rank's arrival."""
         if self.training_started_ns is None:
             self.training_started_ns = started_ns
             self.store.put_meta("training_started_ns", str(started_ns))

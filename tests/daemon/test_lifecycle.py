@@ -75,6 +75,10 @@ async def test_a_direct_launch_ends_when_every_rank_has_finished(run_dir: Path) 
         manifest = await daemon.finalized()
 
     assert (manifest.status, manifest.training.exit_code, manifest.telemetry_status) == ("completed", None, "complete")
+    lifecycle = manifest.lifecycle
+    assert lifecycle.training_started_at is not None
+    assert lifecycle.training_ended_at is not None
+    assert lifecycle.started_at <= lifecycle.training_started_at <= lifecycle.training_ended_at
 
 
 async def test_the_manifest_says_running_while_training_runs(run_dir: Path) -> None:

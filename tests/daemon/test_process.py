@@ -91,6 +91,18 @@ def start_child() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 
 
+async def test_a_supervised_daemon_starts_without_what_it_may_never_need() -> None:
+    """Start-up stands in front of every training, and memory stays for as long as it runs."""
+    code = (
+        "import sys, traceml_daemon.service\n"
+        "heavy = {'numpy', 'typer', 'rich', 'torch', 'traceml_daemon.report.write', 'traceml_daemon.cli', 'tomllib'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True, check=True)
+
+    assert done.stdout.strip() == b"[]"
+
+
 async def test_without_its_descriptors_it_says_how_it_is_used() -> None:
     done = await run_daemon_command("supervise", "--config-fd", "x")
 

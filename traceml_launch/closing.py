@@ -40,7 +40,7 @@ class Closing:
 async def close_run(node: Node, training: TrainingEnd, report: NodeReport, *, ended_s: float) -> Closing:
     """This node has ended (`ended_s`, on the loop's clock) and has said so."""
     if not node.assignment.is_owner:
-        if node.telemetry.is_alive:
+        if node.telemetry.is_welcome:
             await node.telemetry.wait_node_end_taken(timeout_s=_left(node, PEER_S))
         return Closing()
     final = await _await_reports(node, ended_s)

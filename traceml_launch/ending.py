@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection
 from typing import Final
 
 from traceml_client.protocol import messages
@@ -28,7 +27,7 @@ DRAIN_LIMIT_S: Final = 1.0
 """For pipes that a detached process holds open: what it writes later is still read while it lingers."""
 
 
-async def end(node: Node, *, late_pids: Collection[int]) -> int:
+async def end(node: Node, *, late_pids: set[int]) -> int:
     """Training is over on this node; return the command's exit code."""
     ended_ns, ended_s = time.time_ns(), asyncio.get_running_loop().time()
     place = await node.placement.final()
@@ -48,9 +47,8 @@ async def end(node: Node, *, late_pids: Collection[int]) -> int:
         _tell_end(node, report, is_final=True)
         training = _training_end(node)
         closing = await close_run(node, training, report, ended_s=ended_s)
-        left = await _finish_reaping(node, reaping)
     finally:
-        await reaping.close()
+        left = await _finish_reaping(node, reaping)
     _close_streams(node)
     _write_report(node, place, node_report.with_left(report, left))
     _say_end(node, training, closing)
@@ -118,14 +116,14 @@ def _write_report(node: Node, place: Place, report: NodeReport) -> None:
         node.console.problem(f"{place.node_dir}/node.json cannot be written: {error.strerror}")
 
 
-def _begin_reaping(node: Node, ended_s: float, late_pids: Collection[int]) -> Reaping:
-    """End what is left of the run; its workers were seen to before."""
+def _begin_reaping(node: Node, ended_s: float, late_pids: set[int]) -> Reaping:
+    """End what is left of the run; its workers were seen to before. Workers may still join `late_pids`."""
     own = processes.read_stat(node.me.pid)
     tracker = node.training.tracker
-    attached = {own.session if own is not None else 0, *late_pids, *node.workers.pids()}
-    attached |= tracker.sessions if tracker is not None else set()
+    late_pids |= {own.session if own is not None else 0, *node.workers.pids()}
+    late_pids |= tracker.sessions if tracker is not None else set()
     leftovers = Leftovers(
-        attached_sessions=attached,
+        attached_sessions=late_pids,
         linger_until_s=ended_s + node.config.linger_s,
         command_of=processes.command_of,
     )

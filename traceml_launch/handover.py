@@ -35,6 +35,8 @@ REQUEST_TIMEOUT_S: Final = 10.0
 _READ_BYTES: Final = 4096
 _CREDENTIALS: Final = struct.Struct("iII")
 _BACKLOG: Final = 1024
+_LONGEST_FOLDER: Final = 70
+"""The kernel takes 107 bytes for the path of a socket; batch systems like long TMPDIRs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,7 @@ class HandoverServer:
         self._facts = facts
         self._on_worker = on_worker
         self._on_problem = on_problem
-        self._folder = tempfile.mkdtemp(prefix="traceml-")
+        self._folder = _make_private_folder()
         self.path = os.path.join(self._folder, "handover")
         self._socket = socket.socket(socket.AF_UNIX)
         self._connections: list[socket.socket] = []
@@ -185,6 +187,12 @@ class HandoverServer:
             write_ends.append(write_end)
             read_ends.append(read_end)
         return write_ends + read_ends
+
+
+def _make_private_folder() -> str:
+    """Mode 0700, with a path that leaves room for a socket's name. Raises OSError."""
+    preferred = tempfile.gettempdir()
+    return tempfile.mkdtemp(prefix="traceml-", dir=preferred if len(preferred) < _LONGEST_FOLDER else "/tmp")
 
 
 def _grant_for(worker: Worker, facts: GrantFacts) -> wire.HandoverGrant:

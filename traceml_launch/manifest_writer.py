@@ -15,8 +15,6 @@ from traceml_client.protocol.manifest import Lease, LeaseHolder, Manifest, Telem
 from traceml_client.protocol.node import NodeReport
 from traceml_launch.outcome import TrainingEnd, training_status_of
 
-RENEW_S = manifest.LEASE_S / 3
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestWriter:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from traceml_client.protocol import launch, messages
 from traceml_client.protocol.errors import ConfigError, ProtocolError, Refused
@@ -49,6 +49,7 @@ class Placement:
         self._on_problem = on_problem
         self._place: asyncio.Future[Place] = loop.create_future()
         self._first_request: asyncio.Future[HandoverRequest | None] = loop.create_future()
+        self._is_over = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def own(self, folder: RunFolder, telemetry: Telemetry) -> None:
@@ -69,7 +70,8 @@ class Placement:
         return await asyncio.shield(self._place)
 
     async def final(self) -> Place:
-        """Training is over: whoever has not come will not come."""
+        """Training is over: whoever has not come, daemon or worker, is not waited for any longer."""
+        self._is_over.set()
         if not self._first_request.done():
             self._first_request.set_result(None)
         return await asyncio.shield(self._place)
@@ -81,7 +83,7 @@ class Placement:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _own(self, folder: RunFolder, telemetry: Telemetry) -> None:
-        welcome = await _welcome(telemetry, timeout_s=READY_TIMEOUT_S)
+        welcome = await self._welcome(telemetry, timeout_s=READY_TIMEOUT_S)
         self._settle_own(folder, welcome.node_index if welcome is not None else 0)
 
     def _settle_own(self, folder: RunFolder, node_index: int) -> None:
@@ -97,7 +99,7 @@ class Placement:
 
     async def _join(self, telemetry: Telemetry) -> None:
         config = self._config
-        welcome = await _welcome(telemetry, timeout_s=WELCOME_S)
+        welcome = await self._welcome(telemetry, timeout_s=WELCOME_S)
         if welcome is not None:
             run_name, run_id, node_index = welcome.run_name, welcome.run_id, welcome.node_index
         else:
@@ -111,6 +113,19 @@ class Placement:
         self._settle(
             Place(run_name=run_name, run_id=run_id, run_dir=run_dir, node_index=node_index, is_shared=is_shared)
         )
+
+    async def _welcome(self, telemetry: Telemetry, *, timeout_s: float) -> messages.Welcome | None:
+        welcome = asyncio.ensure_future(telemetry.welcome(timeout_s=timeout_s))
+        over = asyncio.ensure_future(self._is_over.wait())
+        awaited: set[asyncio.Future[Any]] = {welcome, over}
+        try:
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            return welcome.result() if welcome.done() else None
+        except (Refused, ProtocolError):
+            return None
+        finally:
+            for each in awaited:
+                each.cancel()
 
     async def _guess_index(self) -> int:
         """Without a daemon: the node rank, else where torchrun has put this node's workers."""
@@ -127,10 +142,3 @@ class Placement:
             self._on_problem(str(error))
         self._on_placed(place)
         self._place.set_result(place)
-
-
-async def _welcome(telemetry: Telemetry, *, timeout_s: float) -> messages.Welcome | None:
-    try:
-        return await telemetry.welcome(timeout_s=timeout_s)
-    except (Refused, ProtocolError):
-        return None

@@ -35,11 +35,6 @@ class Reaping:
         await self._task
         return self._leftovers.result()
 
-    async def close(self) -> None:
-        """Legal twice, and after `finish`."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
     async def _run(self) -> None:
         self._look()
         while self._leftovers.has_attached(now_s=self._loop.time()):

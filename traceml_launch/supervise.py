@@ -11,19 +11,18 @@ import contextlib
 import os
 import secrets
 import sys
-import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from traceml_client.protocol import environ, messages, proof
-from traceml_client.protocol.errors import ConfigError, ProtocolError, Refused, StoreError
+from traceml_client.protocol.errors import ConfigError, ProtocolError, Refused
 from traceml_client.protocol.messages import Welcome
 from traceml_launch import command, ending, own_daemon, ownership, peer_folder, prctl, run_folder
 from traceml_launch.config import LaunchConfig
 from traceml_launch.handover import HandoverServer
 from traceml_launch.identity import LauncherIdentity
-from traceml_launch.manifest_writer import RENEW_S, ManifestWriter
+from traceml_launch.lease_keeping import keep_lease
 from traceml_launch.node import Assignment, Node
 from traceml_launch.signals import SignalDesk
 from traceml_launch.torchrun_process import TorchrunProcess
@@ -83,16 +82,19 @@ class _Supervision:
         self._torchrun_argv = torchrun_argv
 
     async def run(self) -> int:
-        prctl.become_subreaper()
         node = Node(self._assignment)
         asyncio.get_running_loop().set_exception_handler(lambda _, context: _say_loop_error(node, context))
         async with self._opened(node) as server:
+            _adopt_orphans(node)
             self._start_telemetry(node)
-            if (refusal := await self._refusal(node)) is not None:
-                return refusal
+            is_refused = await self._is_refused(node)
+            if self._assignment.folder is None:
+                node.placement.join(node.telemetry)
+            if is_refused:
+                return await ending.never_started(node, exit_code=EXIT_NO_TELEMETRY)
             if not self._start_torchrun(node, server):
                 return await ending.never_started(node)
-            lease = asyncio.ensure_future(_keep_lease(node))
+            lease = asyncio.ensure_future(keep_lease(node))
             try:
                 await node.training.wait()
             finally:
@@ -138,18 +140,16 @@ class _Supervision:
             node.telemetry.join(host=config.aggregator_host, port=config.aggregator_port, token=token)
         if folder is not None:
             node.placement.own(folder, node.telemetry)
-        else:
-            node.placement.join(node.telemetry)
         if config.is_multi_node and not token and not config.is_disabled and self._assignment.is_owner:
             node.console.say("telemetry between nodes is not authenticated: no TRACEML_TOKEN and no --token-file")
 
-    async def _refusal(self, node: Node) -> int | None:
-        """The exit code where training must not start; null where it may. Raises ConfigError."""
+    async def _is_refused(self, node: Node) -> bool:
+        """Whether training must not start without telemetry. Raises ConfigError where another node has our place."""
         config = self._assignment.config
         is_required = config.on_missing_aggregator == "raise" and not config.is_disabled
         is_own = self._assignment.folder is not None
         if is_own and not is_required:
-            return None
+            return False
         try:
             timeout_s = own_daemon.REQUIRED_S if is_required else EARLY_ANSWER_S
             welcome = await _unless_stopped(node, node.telemetry.welcome(timeout_s=timeout_s))
@@ -161,8 +161,8 @@ class _Supervision:
             welcome = None
         if is_required and welcome is None and not node.training.stopped.is_set():
             node.console.problem("--on-missing-aggregator raise: there is no aggregator, training was not started")
-            return await ending.never_started(node, exit_code=EXIT_NO_TELEMETRY)
-        return None
+            return True
+        return False
 
     def _start_torchrun(self, node: Node, server: HandoverServer) -> bool:
         """False where a signal came first, or where there is no such program."""
@@ -189,19 +189,20 @@ class _Supervision:
             for fd in (stdout_fd, stderr_fd):
                 if fd is not None:
                     os.close(fd)
-        self._assignment.warden.watch(self._watch_order(node, torchrun))
+        self._assignment.warden.watch(self._watch_order(node, torchrun, server))
         node.foreground.lend(torchrun.pid)
         node.training.began(torchrun)
         if folder is not None:
             run_folder.confirm(folder)
         return True
 
-    def _watch_order(self, node: Node, torchrun: TorchrunProcess) -> Watch:
+    def _watch_order(self, node: Node, torchrun: TorchrunProcess, server: HandoverServer) -> Watch:
         daemon = node.telemetry.process
         return Watch(
             torchrun_pid=torchrun.pid,
             nonce=self._assignment.nonce,
             daemon_pid=daemon.pid if daemon is not None else 0,
+            socket_path=server.path,
             grace_s=node.training.plan.torchrun_grace_s(),
             linger_s=node.config.linger_s,
         )
@@ -229,6 +230,13 @@ class _Supervision:
         return stdout_write, stderr_write
 
 
+def _adopt_orphans(node: Node) -> None:
+    try:
+        prctl.become_subreaper()
+    except OSError as error:
+        node.console.problem(f"orphans of this run cannot be adopted: {error.strerror}")
+
+
 async def _end(node: Node, server: HandoverServer) -> int:
     try:
         return await ending.end(node, late_pids=server.late_pids)
@@ -242,23 +250,6 @@ def _say_loop_error(node: Node, context: dict[str, Any]) -> None:
     error = context.get("exception")
     what = f"{type(error).__name__}: {error}" if error is not None else context.get("message")
     node.console.problem(f"an error of TraceML itself: {what}")
-
-
-async def _keep_lease(node: Node) -> None:
-    """Where no daemon runs, or none any more, the owner's launcher keeps the run from looking abandoned."""
-    folder = node.assignment.folder
-    if folder is None:
-        return
-    started_ns = time.time_ns()
-    await node.telemetry.ended.wait()
-    writer, holder = ManifestWriter(run_dir=folder.run_dir), node.me.lease_holder()
-    try:
-        writer.take_over(holder, training_started_ns=started_ns)
-        while True:
-            await asyncio.sleep(RENEW_S)
-            writer.renew(holder)
-    except (OSError, StoreError) as error:
-        node.console.problem(f"the manifest cannot be written: {error}")
 
 
 async def _unless_stopped(node: Node, waiting: Coroutine[None, None, Welcome | None]) -> Welcome | None:

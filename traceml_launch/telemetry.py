@@ -54,6 +54,12 @@ class Telemetry:
     def is_alive(self) -> bool:
         return self.state in ("starting", "serving")
 
+    @property
+    def is_welcome(self) -> bool:
+        """Whether a daemon has let us in."""
+        welcome = self.link.welcome if self.link is not None else None
+        return welcome is not None and welcome.done() and welcome.exception() is None
+
     def disable(self) -> None:
         """There is none, as the user wants it."""
         self._give_up("disabled")

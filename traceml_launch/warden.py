@@ -27,7 +27,7 @@ TERMINAL_SIGNALS: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.
 _PARENT_GONE: Final = signal.SIGUSR1
 _SI_KERNEL: Final = 0x80
 """`si_code` of what a terminal sends; `kill` has 0, so its signals are told apart."""
-_ORDER_BYTES: Final = 4096
+_ORDER_BYTES: Final = 8192
 _LOOK_AGAIN_S: Final = 0.2
 
 
@@ -40,6 +40,8 @@ class Watch(msgspec.Struct, frozen=True):
     grace_s: float
     """What torchrun may take to end after the launcher's death."""
     linger_s: float
+    socket_path: str
+    """Of the hand-over, in a folder of its own: removed if the launcher cannot do it any more."""
 
 
 @dataclass(slots=True)
@@ -103,6 +105,7 @@ def _run_child(launcher_pid: int, order_fd: int, report_fd: int) -> NoReturn:
             os.write(report_fd, b"\0")
             _report_until_parent_is_gone(launcher_pid, report_fd)
             _end_run(watch, torchrun_fd)
+            _remove_socket(watch.socket_path)
     finally:
         os._exit(0)
 
@@ -147,3 +150,9 @@ def _end_run(watch: Watch, torchrun_fd: int | None) -> None:
         if not leftovers.has_any(now_s=now_s):
             return
         time.sleep(_LOOK_AGAIN_S)
+
+
+def _remove_socket(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+        os.rmdir(os.path.dirname(path))

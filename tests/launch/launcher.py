@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,13 @@ def launcher_argv(cwd: Path, *command: str, **options: Any) -> list[str]:
     return [sys.executable, "-m", "tests.launch.run_launcher", json.dumps(settings), *command]
 
 
-def launch(cwd: Path, *command: str, stdout: int | None = None, **options: Any) -> RunningCommand:
+def launch(
+    cwd: Path, *command: str, stdout: int | None = None, environ: Mapping[str, str] | None = None, **options: Any
+) -> RunningCommand:
     """Start the launcher around `command`."""
     argv = launcher_argv(cwd, *command, **options)
-    return start(argv, cwd=cwd, environ={"PYTHONPATH": str(REPOSITORY)}, stdout=stdout)
+    variables = {"PYTHONPATH": str(REPOSITORY), **(environ or {})}
+    return start(argv, cwd=cwd, environ=variables, stdout=stdout)
 
 
 def workers(num_workers: int, code: str, *flags: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -104,13 +105,15 @@ def test_a_killed_launcher_takes_everything_with_it(tmp_path: Path, code: str) -
     script = "import time; print('ready'); time.sleep(60)"
     flags = ["--deaf"] if code == "deaf" else []
     options = {"shutdown_timeout_s": 1.0, "grace_s": 2.0, "is_disabled": True}
-    with launch(tmp_path, *workers(1, script, *flags), **options) as command:
+    environ = {"TMPDIR": tempfile.mkdtemp(prefix="t-")}
+    with launch(tmp_path, *workers(1, script, *flags), environ=environ, **options) as command:
         command.wait_for_output("ready")
         agent = child_pid(command, "stub_torchrun")
         command.signal(command.process.pid, signal.SIGKILL)
         assert command.finish().exit_code == -signal.SIGKILL
         wait_until(lambda: command.marked() == [], "nothing is left", within_s=20.0)
         assert agent not in [each.pid for each in command.marked()]
+    os.rmdir(environ["TMPDIR"])
     assert run_folder(tmp_path).manifest()["status"] == "running"
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import select
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.launch.launcher import child_pid, launch, run_folder, workers
+from tests.harness.torchrun import clean_environment
+from tests.launch.launcher import REPOSITORY, child_pid, launch, launcher_argv, run_folder, workers
 
 HANDLES_TERM = """
 import signal, time
@@ -59,8 +61,18 @@ def test_the_last_lines_come_in_order_and_quiet_keeps_only_errors(tmp_path: Path
 
 
 def test_standard_input_reaches_training(tmp_path: Path) -> None:
-    with launch(tmp_path, "cat", is_disabled=True) as command:
+    argv = launcher_argv(tmp_path, "cat", is_disabled=True)
+    environ = {**clean_environment(), "PYTHONPATH": str(REPOSITORY)}
+    finished = subprocess.run(argv, input=b"typed\n", stdout=subprocess.PIPE, env=environ, timeout=60)
+    assert (finished.returncode, finished.stdout) == (0, b"typed\n")
+
+
+def test_a_long_folder_for_temporary_files(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    with launch(tmp_path, *workers(1, "print('hello')"), environ={"TMPDIR": str(long)}) as command:
         assert command.finish().exit_code == 0
+    assert run_folder(tmp_path).rank_stream(0, "stdout") == b"hello\n"
 
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:

@@ -84,20 +84,25 @@ class Training:
 
     def on_stop(self, number: signal.Signals, is_delivered: bool) -> None:
         """A signal to the launcher; `is_delivered`: the terminal has sent it to torchrun's group itself."""
-        if self.return_code is not None:
-            self._on_hurry()
         meaning = self.plan.received(number, now_s=self._loop.time())
         if meaning == "repeated":
             return
         self.stopped.set()
-        if meaning == "first" and self.return_code is None:
-            self.interrupted_by = number.name
-            if self.tracker is not None:
-                self.tracker.look()
-            if self.torchrun is not None and not is_delivered:
-                self.torchrun.send_signal(number)
-            self._telemetry.send(messages.Interrupted(signal=number.name, at_ns=time.time_ns()))
+        if self.return_code is not None:
+            self._on_hurry()
+            self._signal_workers(signal.SIGKILL)
+            return
+        if meaning == "first":
+            self._pass_on(number, is_delivered)
         self._arm_kill()
+
+    def _pass_on(self, number: signal.Signals, is_delivered: bool) -> None:
+        self.interrupted_by = number.name
+        if self.tracker is not None:
+            self.tracker.look()
+        if self.torchrun is not None and not is_delivered:
+            self.torchrun.send_signal(number)
+        self._telemetry.send(messages.Interrupted(signal=number.name, at_ns=time.time_ns()))
 
     def on_suspend(self, is_from_terminal: bool) -> None:
         """Ctrl-Z: stop everything that trains, then ourselves; go on when we are resumed."""

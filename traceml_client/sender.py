@@ -26,6 +26,8 @@ _CLOSING_S = 0.5
 _DEAF_MS = 50
 """How often to look around once the script has closed the descriptor that would wake us."""
 _MARKER_STORED = 2
+_FATAL = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGSYS, signal.SIGTRAP}
+"""Raised by the thread itself; faulthandler must see them."""
 
 
 class Sender:
@@ -61,11 +63,16 @@ class Sender:
         """
         self._is_running = True
         self._ended.acquire()
+        # The thread inherits this: the script's handlers run in its main thread, which a signal delivered to ours would
+        # not interrupt.
+        own = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FATAL)
         try:
             _thread.start_new_thread(self._live, (guard,))
         except RuntimeError:
             self._is_running = False
             raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, own)
 
     def wake(self) -> None:
         """Have the thread look around now. Any thread; never blocks."""
@@ -102,7 +109,6 @@ class Sender:
 
     def _run(self) -> None:
         """Until `finish`. After a fault it may be called again and goes on."""
-        _leave_signals_to_others()
         while True:
             now_ns = time.monotonic_ns()
             is_stopping = self._stop_at_ns is not None
@@ -163,17 +169,3 @@ class Sender:
             held += [stream.read_end for stream in streams] or [self._handover.launcher]
         interests = [(one.fd, select.POLLIN) for one in held if one.is_intact()]
         return [*interests, self._courier.interest] if self._courier.interest else interests
-
-
-def _leave_signals_to_others() -> None:
-    """The script's handlers run in its main thread, which a signal delivered here would not interrupt."""
-    faults = {
-        signal.SIGSEGV,
-        signal.SIGBUS,
-        signal.SIGFPE,
-        signal.SIGILL,
-        signal.SIGABRT,
-        signal.SIGSYS,
-        signal.SIGTRAP,
-    }
-    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)

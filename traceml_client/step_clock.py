@@ -98,8 +98,7 @@ class StepClock:
         self._wait_mark = self._forward_mark = 0
         self._before_optimizer = RESIDUAL
         self._is_explicit = False
-        self._depth = 0
-        self._last_no_grad = 0
+        self._depth = self._last_no_grad = 0
 
     # --- phases ---------------------------------------------------------------------------------------------------
 
@@ -237,9 +236,8 @@ class StepClock:
         self._flags |= IS_WARMUP
 
     def switch_off(self) -> None:
-        """In a forked child, or after too many errors of ours: nothing is written from now on."""
-        self._owner = _OFF
-        self.stepping = _NONE
+        """In a forked child, or after too many errors of ours: nothing is written from now on, nothing can fail."""
+        self._owner, self.stepping, self._now_ns = _OFF, _NONE, int
         scratch = memoryview(bytearray(8))
         self._progress_phase, self._progress_step, self._progress_at = scratch, scratch.cast("Q"), scratch.cast("Q")
 
@@ -260,6 +258,8 @@ class StepClock:
         """The calling thread steps an optimizer: it is the one that trains, if none is inside a step."""
         if self._owner == _OFF or self.stepping:
             return False
+        if self._owner != _NOBODY:
+            self.spent[INPUT_WAIT] = 0
         self._owner = get_ident()
         return True
 

@@ -1,0 +1,119 @@
+"""Odd but healthy loops, unedited: as many steps as they made, with phases that can be.
+
+Each is a script of `loops/` in a process of its own; what it says of itself is compared with its ring.
+"""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.loop_server import LOOPS, LoopResult, LoopServer
+from traceml_client.protocol.columns import IS_SKIPPED, IS_UNUSUAL, IS_WARMUP
+from traceml_client.step_notes import NO_STEPS
+
+pytestmark = pytest.mark.torch
+
+ALL = {path.stem for path in LOOPS.glob("*.py")} - {"stopwatch", "killed"}
+WITH_LOADER = {
+    "accumulation",
+    "alternating",
+    "data_workers",
+    "known_phases",
+    "plain",
+    "two_loaders",
+    "validation",
+}
+WITHOUT_FORWARD = {"compiled_function", "frozen_heap"}
+STEP_IN_BACKWARD = {"step_in_backward"}
+SETTLED = 5
+"""Steps by which a loop has compiled what it compiles and its models are found."""
+
+
+@pytest.fixture(scope="module")
+def loops() -> Iterator[LoopServer]:
+    with LoopServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize("name", sorted(ALL - {"no_optimizer"}))
+def test_steps_and_phases(loops: LoopServer, tmp_path: Path, name: str) -> None:
+    result = loops.run(name, tmp_path)
+    assert result.status == 0, result.output
+    assert len(result.steps) == len(result.laps) > SETTLED
+    _check_phases(result, name)
+    _check_times(result)
+    assert result.steps[0].flags & IS_WARMUP
+    last_phase = "optimizer" if name == "raising_step" else "residual"
+    assert result.reader.progress()[:2] == (len(result.steps) + 1, last_phase)
+
+
+def _check_phases(result: LoopResult, name: str) -> None:
+    for step in result.steps:
+        assert 0 < step.measured_ns <= step.duration_ns
+    missing = {phase for phase in ("input_wait", "forward", "optimizer") if result.median_ns(phase) is None}
+    expected = set() if name in WITH_LOADER else {"input_wait"}
+    expected |= {"forward"} if name in WITHOUT_FORWARD else set()
+    expected |= {"optimizer"} if name in STEP_IN_BACKWARD else set()
+    assert missing == expected
+    assert result.median_ns("backward")
+    notes = {note.partition(" ")[0] for note in result.reader.notes()}
+    assert notes == expected
+
+
+def _check_times(result: LoopResult) -> None:
+    """Against the script's own clock: the same steps, each from its predecessor's end to its own."""
+    laps = [later - earlier for earlier, later in itertools.pairwise(result.laps)][1:]
+    steps = [step.duration_ns for step in result.steps][2:]
+    difference_ns = statistics.median(step - lap for step, lap in zip(steps, laps, strict=True))
+    assert abs(difference_ns) <= 0.02 * statistics.median(laps) + 20_000
+
+
+def test_known_phases_are_measured_right(loops: LoopServer, tmp_path: Path) -> None:
+    """The fast steps of it: what else this machine does can only make one slower."""
+    result = loops.run("known_phases", tmp_path)
+    for phase, milliseconds in {"input_wait": 1, "forward": 3, "backward": 2, "optimizer": 4}.items():
+        values = [value for step in result.steps if (value := step.phases[phase]) is not None]
+        assert len(values) == len(result.steps)
+        assert milliseconds * 1e6 <= statistics.quantiles(values, n=10)[0] <= milliseconds * 1.4e6
+    rest = [step.duration_ns - step.measured_ns for step in result.steps]
+    assert 2e6 <= statistics.quantiles(rest, n=10)[0] <= 2.8e6
+
+
+def test_skipped_steps_are_told_apart(loops: LoopServer, tmp_path: Path) -> None:
+    result = loops.run("grad_scaler", tmp_path)
+    skipped = [number for number, step in enumerate(result.steps) if step.flags & IS_SKIPPED]
+    assert skipped == [number for number in range(30) if number % 3 == 0]
+
+
+def test_steps_with_a_validation_pass_or_a_checkpoint_are_marked(loops: LoopServer, tmp_path: Path) -> None:
+    result = loops.run("validation", tmp_path)
+    assert [number for number, step in enumerate(result.steps, 1) if step.flags & IS_UNUSUAL] == [11, 21, 26, 31]
+    usual = result.median_ns("input_wait")
+    waits = [result.steps[number - 1].phases["input_wait"] for number in (11, 21, 31)]
+    assert usual is not None
+    assert all(wait is not None and wait < 20 * usual for wait in waits), "100 batches of validation are no input wait"
+
+
+def test_steps_that_compile_are_marked_and_not_a_graph_more_is_made(loops: LoopServer, tmp_path: Path) -> None:
+    for name, compiling in (("compiled", [1, 11, 21]), ("compiled_function", [1, 21])):
+        result = loops.run(name, tmp_path)
+        assert [number for number, step in enumerate(result.steps, 1) if step.flags & IS_WARMUP] == compiling
+        assert result.facts["graphs"] == loops.run(name, tmp_path, is_measured=False).facts["graphs"]
+
+
+def test_a_loop_without_torch_optimizer_has_no_steps_and_says_so(loops: LoopServer, tmp_path: Path) -> None:
+    result = loops.run("no_optimizer", tmp_path)
+    assert (result.status, result.steps, result.reader.notes()) == (0, [], (NO_STEPS,))
+
+
+@pytest.mark.parametrize(("when", "num_steps"), [("after-1", 1), ("after-2", 2), ("after-12", 12), ("inside", 12)])
+def test_a_killed_rank_has_exactly_its_steps(loops: LoopServer, tmp_path: Path, when: str, num_steps: int) -> None:
+    result = loops.run("killed", tmp_path, when)
+    assert result.status == signal.SIGKILL
+    assert len(result.steps) == num_steps

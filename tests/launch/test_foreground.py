@@ -123,9 +123,9 @@ def test_ctrl_z_stops_the_whole_command_and_fg_resumes_it(tmp_path: Path, termin
     terminal.type(b"\x1a")
     terminal.wait_for(b"[stopped, terminal with the job]")
     trainers = [each for each in find_marked(MARK, terminal.mark) if "tests.launch.stub_" in each.command]
-    states = {each.pid: processes.read_stat(each.pid) for each in trainers if "run_launcher" not in each.command}
-    assert len(states) == 2
-    assert [stat.state for stat in states.values() if stat is not None] == ["T", "T"]
+    pids = [each.pid for each in trainers if "run_launcher" not in each.command]
+    assert len(pids) == 2
+    wait_until(lambda: _states(pids) == ["T", "T"], "torchrun and its worker are stopped", within_s=10.0)
     stopped_at = _ticks(tmp_path)
     terminal.type(b"\n")
     wait_until(lambda: _ticks(tmp_path) > stopped_at, "it trains again", within_s=10.0)
@@ -148,3 +148,8 @@ def _ticks(cwd: Path) -> int:
         return int((cwd / "ticks").read_text() or 0)
     except FileNotFoundError:
         return 0
+
+
+def _states(pids: list[int]) -> list[str]:
+    stats = [processes.read_stat(pid) for pid in pids]
+    return [stat.state for stat in stats if stat is not None]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from benchmarks.peer import Peer, find_peer
 RESULTS = Path(__file__).parent / "results"
 FINALIZE_LOADS = {"8_1k": (8, 1_000), "8_10k": (8, 10_000), "8_100k": (8, 100_000), "1024_1k": (1024, 1_000)}
 PEER_CAP_S = 300
+QUICK_STEPS = 100_000
+"""More than this costs the peer minutes."""
 
 
 @dataclass(slots=True)
@@ -42,9 +45,17 @@ class Session:
         self.details.extend({"ours": asdict(run)} for run in runs)
         return sorted(runs, key=lambda run: run.steps_per_s)[len(runs) // 2]
 
-    def note_peer(self, part: str, result: dict[str, Any]) -> dict[str, Any]:
+    def ask_peer(self, part: str, ask: Callable[[Peer], dict[str, Any]], keys: dict[str, str]) -> None:
+        """Note what the peer's runner says; `keys`: our goal -> its field. Where it fails the figures stay null."""
+        if self.peer is None:
+            return
+        try:
+            result = ask(self.peer)
+        except (RuntimeError, subprocess.SubprocessError, TimeoutError) as error:
+            print(f"the peer's {part} gave no figure: {str(error)[:200]}", file=sys.stderr, flush=True)
+            result = {}
         self.details.append({"peer": part, **result})
-        return result
+        self.peers |= {goal: result.get(field) for goal, field in keys.items()}
 
 
 def ingest(session: Session) -> None:
@@ -63,37 +74,27 @@ def ingest(session: Session) -> None:
         "wire": many.wire_bytes_per_step,
         "burst_lost": float(burst.num_lost),
     }
-    if session.peer:
-        few_p = session.note_peer("ingest", session.peer.ingest(8, 5_000, 10))
-        many_p = session.note_peer("ingest", session.peer.ingest(1024, 30, 10))
-        session.peers |= {
-            "ingest_8": few_p["steps_per_s"],
-            "ingest_1024": many_p["steps_per_s"],
-            "cpu_8": few_p["cpu_us_per_step"],
-            "cpu_1024": many_p["cpu_us_per_step"],
-            "rss_idle": few_p["base_rss_mb"],
-            "rss_ingest": many_p["peak_rss_mb"],
-            "database": few_p["db_bytes_per_step"],
-            "wire": few_p["bytes_per_step"],
-        }
+    few_keys = {"ingest_8": "steps_per_s", "cpu_8": "cpu_us_per_step", "rss_idle": "base_rss_mb"}
+    few_keys |= {"database": "db_bytes_per_step", "wire": "bytes_per_step"}
+    many_keys = {"ingest_1024": "steps_per_s", "cpu_1024": "cpu_us_per_step", "rss_ingest": "peak_rss_mb"}
+    session.ask_peer("ingest", lambda peer: peer.ingest(8, 5_000, 10), few_keys)
+    session.ask_peer("ingest", lambda peer: peer.ingest(1024, 30, 10), many_keys)
 
 
 def finalize(session: Session) -> None:
     """From the end of training to the written report, and the memory it takes."""
-    for name, (num_ranks, num_steps) in FINALIZE_LOADS.items():
-        figures = session.load(num_ranks, num_steps, daemon.FILL_STEPS_PER_FRAME)
+    for name, load in FINALIZE_LOADS.items():
+        figures = session.load(*load, daemon.FILL_STEPS_PER_FRAME)
         session.ours |= {f"finalize_{name}": figures.finalize_s, f"rss_finalize_{name}": figures.rss_peak_mb}
-        if session.peer and not (session.is_quick and num_ranks * num_steps > 100_000):
-            result = session.note_peer("finalize", session.peer.finalize(num_ranks, num_steps, PEER_CAP_S))
-            session.peers |= {f"finalize_{name}": result["finalize_s"], f"rss_finalize_{name}": result["peak_rss_mb"]}
+        if not (session.is_quick and load[0] * load[1] > QUICK_STEPS):
+            keys = {f"finalize_{name}": "finalize_s", f"rss_finalize_{name}": "peak_rss_mb"}
+            session.ask_peer("finalize", lambda peer, load=load: peer.finalize(*load, PEER_CAP_S), keys)
 
 
 def client(session: Session) -> None:
     """What recording adds to a step in the rank, at one submodule."""
     session.ours["client"] = client_step.measure_added_us()["p10_us"]
-    if session.peer:
-        added = session.note_peer("client", dict(session.peer.client_added_us(1, 3, 3, 1500)))
-        session.peers["client"] = added["p10_us"]
+    session.ask_peer("client", lambda peer: dict(peer.client_added_us(1, 3, 3, 1500)), {"client": "p10_us"})
 
 
 def launch(session: Session) -> None:
@@ -102,9 +103,8 @@ def launch(session: Session) -> None:
     mine = launches.ours(num_runs)
     session.ours |= {"startup": mine.startup_s, "exit": mine.exit_s}
     session.ours["import"] = launches.import_ms("import traceml_client")
-    if session.peer:
-        its = launches.peers(session.peer, num_runs)
-        session.peers |= {"startup": its.startup_s, "exit": its.exit_s}
+    keys = {"startup": "startup_s", "exit": "exit_s"}
+    session.ask_peer("launch", lambda peer: asdict(launches.peers(peer, num_runs)), keys)
 
 
 PARTS: dict[str, Callable[[Session], None]] = {
@@ -124,14 +124,15 @@ def main() -> int:
     peer, why_not = find_peer()
     session = Session(peer, 1 if options.quick else 5 if options.full else 3, options.quick)
     machine = describe()
+    path = RESULTS / f"{time.strftime('%Y-%m-%dT%H%M%SZ', time.gmtime())}.json"
     for part in options.only:
         print(f"measuring: {part}", file=sys.stderr, flush=True)
         PARTS[part](session)
-    table = render(session.ours, session.peers)
-    print(f"\n{table}")
+        _keep(path, session, machine, why_not)
+    print(f"\n{render(session.ours, session.peers)}")
     if why_not:
         print(f"The peer's column is null: {why_not}.")
-    _keep(session, machine, table, why_not)
+    print(f"kept in benchmarks/results/{path.name}")
     missed = [goal.name for goal in GOALS if verdict_of(session, goal.key) == "missed"]
     print(f"gates missed: {', '.join(missed) or 'none'}")
     return 1 if missed else 0
@@ -142,21 +143,19 @@ def verdict_of(session: Session, key: str) -> str:
     return verdict(goal, session.ours.get(key), session.peers.get(key))
 
 
-def _keep(session: Session, machine: dict[str, Any], table: str, why_not: str) -> None:
-    """Write the dated result file."""
+def _keep(path: Path, session: Session, machine: dict[str, Any], why_not: str) -> None:
+    """Write what is known so far into the dated result file."""
     document = {
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": machine,
         "peer": why_not or "traceml-ai 0.5.0",
         "ours": session.ours,
         "peers": session.peers,
-        "table": table.splitlines(),
+        "table": render(session.ours, session.peers).splitlines(),
         "runs": session.details,
     }
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{time.strftime('%Y-%m-%dT%H%M%SZ', time.gmtime())}.json"
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"kept in {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 
 
 if __name__ == "__main__":

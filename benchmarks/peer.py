@@ -45,7 +45,10 @@ class Peer:
 
     def _json(self, script: str, *arguments: int, limit_s: float) -> dict[str, Any]:
         text = self._run(script, *arguments, limit_s=limit_s)
-        result: dict[str, Any] = json.loads(next(line for line in text.splitlines() if line.startswith("{")))
+        lines = [line for line in text.splitlines() if line.startswith("{")]
+        if not lines:
+            raise RuntimeError(f"{script} printed no figures: {text[-300:]}")
+        result: dict[str, Any] = json.loads(lines[0])
         return result
 
     def _run(self, script: str, *arguments: int, limit_s: float) -> str:

@@ -86,7 +86,7 @@ class FrameReader:
             pending += buffer[:used]
             if len(pending) < HEADER_BYTES:
                 return len(buffer)
-        (length,) = _length_at(pending)
+        length: int = _length_at(pending)[0]
         if length > self.max_frame_bytes:
             raise _too_large(length, self.max_frame_bytes)
         missing = HEADER_BYTES + length - len(pending)
@@ -95,7 +95,7 @@ class FrameReader:
 
     def _is_whole(self) -> bool:
         pending = self._pending
-        return len(pending) >= HEADER_BYTES and len(pending) == HEADER_BYTES + _length_at(pending)[0]
+        return len(pending) >= HEADER_BYTES and len(pending) == HEADER_BYTES + int(_length_at(pending)[0])
 
 
 def _too_large(length: int, limit: int) -> FrameTooLarge:

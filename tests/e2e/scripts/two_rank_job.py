@@ -1,4 +1,4 @@
-"""A DDP job on gloo (`--workers`: loaded by spawned processes) that prints on both streams. `--end` says how rank 1 leaves."""
+"""A DDP job on gloo that prints on both streams; `--end` says how rank 1 leaves, `--workers` loads by spawned ones."""
 
 import argparse
 import os

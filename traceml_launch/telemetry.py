@@ -109,13 +109,18 @@ class Telemetry:
 
     async def finalized(self, *, timeout_s: float) -> messages.RunFinalized | None:
         """The reports are written; null if that takes longer, or if our own daemon is gone before."""
-        if self.link is None:
-            return None
-        finalized = self.link.finalized
         gone = asyncio.ensure_future(self.ended.wait())
-        awaited: set[asyncio.Future[Any]] = {finalized, gone}
         try:
-            await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            async with asyncio.timeout(timeout_s):
+                # A short training may be over before the daemon is ready.
+                await self.started.wait()
+                if self.link is None:
+                    return None
+                finalized = self.link.finalized
+                awaited: set[asyncio.Future[Any]] = {finalized, gone}
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            return None
         finally:
             gone.cancel()
         return finalized.result() if finalized.done() else None

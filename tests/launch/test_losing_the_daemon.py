@@ -112,6 +112,15 @@ def test_a_free_port_is_taken_where_any_will_do(tmp_path: Path, taken_port: int)
     assert run_folder(tmp_path).manifest()["aggregator_exit_code"] == 0
 
 
+def test_a_training_that_is_over_before_the_daemon_is_ready_has_its_report(tmp_path: Path) -> None:
+    with launch(tmp_path, "sh", "-c", "exit 3") as command:
+        assert command.finish().exit_code == 3
+    manifest = run_folder(tmp_path).manifest()
+    assert (manifest["status"], manifest["aggregator_exit_code"]) == ("failed", 0)
+    assert manifest["telemetry_status"] == "degraded"
+    assert run_folder(tmp_path).summary()["training"]["exit_code"] == 3
+
+
 def test_required_telemetry_is_there(tmp_path: Path) -> None:
     with launch(tmp_path, *workers(1, "pass"), on_missing_aggregator="raise") as command:
         finished = command.finish()

@@ -43,6 +43,8 @@ class Rank:
     exit_code: int | None = 0
     signal: str | None = None
     died_ms: float | None = None
+    step: int = 21
+    """The step in progress at its end; 0 before the first."""
     stopped_by_launcher: str | None = None
     state: str = "finished"
     records: RecordCounts = NO_RECORDS
@@ -108,8 +110,8 @@ def node_report(
             signal=rank.signal,
             exit_source="pidfd",
             is_marker_sent=rank.state == "finished",
-            step=21,
-            phase="forward",
+            step=rank.step,
+            phase="forward" if rank.step else None,
             stopped_by_launcher=rank.stopped_by_launcher,
         )
         for rank in ranks

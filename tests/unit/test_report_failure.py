@@ -45,6 +45,7 @@ class Row:
 
 
 TORCHRUN_SIGNALLED = [killed(0, "SIGTERM", died_ms=1000.2), killed(1, "SIGTERM", died_ms=1000.4)]
+SIGNALLED_ON_BUSY_MACHINE = [killed(1, "SIGTERM", died_ms=1000.0), killed(0, "SIGTERM", died_ms=1092.0)]
 ORPHANS = [killed(0, "SIGTERM", stopped_by_launcher="SIGTERM"), killed(1, "SIGTERM", stopped_by_launcher="SIGTERM")]
 ENDED_BY_LAUNCHER = [killed(0, "SIGTERM"), Rank(rank=1, exit_code=1, died_ms=1000.0)]
 FAR = {"node_index": 1, "local_rank": 0}
@@ -190,6 +191,39 @@ ROWS = [
         None,
         "likely",
         {0: "sigterm_by_agent", 1: "sigterm_by_agent"},
+    ),
+    Row(
+        "all ranks at SIGTERM, and a busy machine lets one die later",
+        SIGNALLED_ON_BUSY_MACHINE,
+        "sigterm_unattributed",
+        None,
+        "likely",
+        {0: "sigterm_by_agent", 1: "sigterm_by_agent"},
+    ),
+    Row(
+        "torchrun saw one rank end at SIGTERM and stopped the other",
+        SIGNALLED_ON_BUSY_MACHINE,
+        "sigterm_unattributed",
+        1,
+        "unknown",
+        {0: "sigterm_by_agent"},
+        reports=[node_report(SIGNALLED_ON_BUSY_MACHINE, root_cause_rank=1)],
+    ),
+    Row(
+        "a wrong command line is wrong on the rank that was stopped too",
+        [Rank(rank=0, exit_code=2, died_ms=1000.0, step=0), killed(1, "SIGTERM", died_ms=1100.0, step=0)],
+        "nonzero_exit",
+        None,
+        "likely",
+        {1: "sigterm_by_agent"},
+    ),
+    Row(
+        "an exit code in the middle of training, its peers were stopped where they waited",
+        [Rank(rank=0, exit_code=7, died_ms=1000.0), killed(1, "SIGTERM", died_ms=1100.0)],
+        "nonzero_exit",
+        0,
+        "likely",
+        {1: "sigterm_by_agent"},
     ),
     Row(
         "all ranks at Ctrl-C",

@@ -3,11 +3,14 @@
 The rules in their order; the first that applies decides.
 
 1. An original error or death. All ranks alike: no rank is to blame. One that surely came first: that rank. A tie, on
-   one host or inside the bound of the clocks: no rank, and no category unless they share it.
+   one host or inside the bound of the clocks: no rank, and no category unless they share it. A bare exit code ahead of
+   the first step, of ranks that were stopped before they could say more: no rank, for the others may have been on their
+   way out too (a wrong command line is wrong on all of them).
 2. torchrun itself was ended by a signal.
 3. A collective timed out: the rank that alone waits for nobody did not arrive.
 4. Peers were lost and a single rank is gone without a word: that rank, of unknown cause.
-5. A signal that ends processes. The rank that died of it well before the others was not ended by torchrun.
+5. A signal that ends processes. The rank that died of it well before its peers lost it was not ended by torchrun;
+   where no peer lost anybody, only torchrun's own table can say that one rank came first.
 6. Only lost peers: the first failure is not among what was seen.
 """
 
@@ -43,11 +46,11 @@ def blame(symptoms: Sequence[Symptom], reports: Sequence[NodeReport], *, world_s
     """Apply the rules to attempts that ran at the same time and ended badly."""
     originals = [symptom for symptom in symptoms if symptom.kind == "original"]
     verdict = (
-        _blame_original(originals, world_size)
+        _blame_original(originals, symptoms, world_size)
         or _blame_torchrun(reports)
         or _blame_absent(symptoms)
         or _blame_vanished(symptoms)
-        or _blame_ended(symptoms)
+        or _blame_ended(symptoms, reports)
     )
     if verdict is not None:
         return verdict
@@ -68,7 +71,7 @@ def blame_interruption(signal: str | None) -> Blame:
     return Blame(category=category, confidence="confirmed", headline=f"the launcher was interrupted by {signal}")
 
 
-def _blame_original(originals: Sequence[Symptom], world_size: int) -> Blame | None:
+def _blame_original(originals: Sequence[Symptom], symptoms: Sequence[Symptom], world_size: int) -> Blame | None:
     if not originals:
         return None
     if world_size > 1 and len(originals) == world_size and len({_signature(s) for s in originals}) == 1:
@@ -76,6 +79,9 @@ def _blame_original(originals: Sequence[Symptom], world_size: int) -> Blame | No
         headline = f"all {world_size} ranks {_what(one)}"
         return Blame(category=one.category, confidence=one.confidence, headline=headline)
     first = first_of(originals)
+    if first is not None and _is_bare_start(first) and any(_was_stopped_at_start(other) for other in symptoms):
+        headline = f"{who(first)} {_what(first)}, and the others were stopped before they got any further"
+        return Blame(category=first.category, confidence=first.confidence, headline=headline)
     if first is not None:
         confidence = "likely" if len(originals) > 1 and first.confidence == "confirmed" else first.confidence
         return Blame(
@@ -87,6 +93,15 @@ def _blame_original(originals: Sequence[Symptom], world_size: int) -> Blame | No
     if len(shared) == 1:
         return Blame(category=shared.pop(), confidence="likely", headline=f"{headline}: {_what(originals[0])}")
     return Blame(category="insufficient_evidence", confidence="unknown", headline=headline)
+
+
+def _is_bare_start(symptom: Symptom) -> bool:
+    """It exited with a code before its first step, and left no word why."""
+    return symptom.error is None and symptom.signal is None and not symptom.step
+
+
+def _was_stopped_at_start(symptom: Symptom) -> bool:
+    return symptom.kind == "terminated" and symptom.error is None and not symptom.step
 
 
 def _blame_torchrun(reports: Sequence[NodeReport]) -> Blame | None:
@@ -123,12 +138,13 @@ def _blame_vanished(symptoms: Sequence[Symptom]) -> Blame | None:
     )
 
 
-def _blame_ended(symptoms: Sequence[Symptom]) -> Blame | None:
+def _blame_ended(symptoms: Sequence[Symptom], reports: Sequence[NodeReport]) -> Blame | None:
     ended = [symptom for symptom in symptoms if symptom.kind == "terminated"]
     if not ended:
         return None
     first = first_of([s for s in symptoms if s.kind in ("terminated", "peer_lost")], lead_ns=_AGENT_POLL_NS)
-    if first in ended and first is not None and len(symptoms) > 1 and not first.is_by_launcher:
+    is_seen_first = len(ended) < len(symptoms) or _is_in_torchruns_table(first, reports)
+    if first in ended and first is not None and is_seen_first and len(symptoms) > 1 and not first.is_by_launcher:
         return Blame(
             category=first.category, confidence="unknown", initiator=first, headline=f"{who(first)} {_what(first)}"
         )
@@ -137,6 +153,14 @@ def _blame_ended(symptoms: Sequence[Symptom]) -> Blame | None:
     one = next((symptom for symptom in ended if symptom.category != "sigterm_unattributed"), ended[0])
     headline = f"{ranks_text(symptom.rank for symptom in ended)} were ended together from outside"
     return Blame(category=one.category, confidence="likely", headline=headline)
+
+
+def _is_in_torchruns_table(symptom: Symptom | None, reports: Sequence[NodeReport]) -> bool:
+    """Whether torchrun names this rank as the one that failed; it prints no table when it was signalled itself.
+
+    The order of the deaths alone proves nothing: ranks that get one signal together die up to 100 ms apart.
+    """
+    return symptom is not None and any(report.torchrun_root_cause_rank == symptom.rank for report in reports)
 
 
 def who(symptom: Symptom) -> str:

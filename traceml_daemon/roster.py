@@ -144,7 +144,8 @@ class Roster:
         """The slot of a worker that took its pipes and ring, and may have connected already."""
         incarnation = Incarnation(node_index, started.local_rank, started.attempt)
         numbers = (started.local_rank, started.attempt, started.rank, started.torch_restart_count, started.start_ticks)
-        largest = max(*numbers, started.pid, started.world_size, abs(started.started_ns))
+        times = (abs(started.started_ns), abs(started.wall_minus_monotonic_ns))
+        largest = max(*numbers, *times, started.pid, started.world_size)
         if min(numbers) < 0 or largest >= _MAX_INTEGER or started.world_size <= started.rank:
             raise RemoteProtocolError("a worker with impossible numbers was started")
         slot = self.slots.get(incarnation)
@@ -160,6 +161,7 @@ class Roster:
             )
             slot = self.add(incarnation, place, start_ticks=started.start_ticks)
         slot.started_ns = started.started_ns
+        slot.wall_minus_monotonic_ns = slot.wall_minus_monotonic_ns or started.wall_minus_monotonic_ns
         return slot
 
     def from_report(self, node_index: int, end: RankEnd, host: str) -> RankSlot:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -122,6 +123,7 @@ class Node:
                 pid=request.pid,
                 start_ticks=request.start_ticks,
                 started_ns=worker.started_ns,
+                wall_minus_monotonic_ns=time.time_ns() - time.monotonic_ns(),
             )
         )
 

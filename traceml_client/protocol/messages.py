@@ -140,6 +140,8 @@ class RankStarted(msgspec.Struct, array_like=True, tag=10, gc=False, frozen=True
     pid: int
     start_ticks: int
     started_ns: int
+    wall_minus_monotonic_ns: int = 0
+    """Of the host: places the records of a rank that died before it could say so itself."""
 
 
 class RankExited(msgspec.Struct, array_like=True, tag=11, gc=False, frozen=True):

@@ -21,7 +21,8 @@ PING_S: Final = 1.0
 SILENT_PINGS: Final = 10
 """Unanswered pings that make a daemon unresponsive. Counted, not timed: a launcher that was stopped blames nobody."""
 CONNECT_TIMEOUT_S: Final = 5.0
-MAX_BACKOFF_S: Final = 1.0
+MAX_BACKOFF_S: Final = 0.25
+"""A refused connect on a local network costs nothing, and ranks are let in only after their launcher."""
 _READ_BYTES: Final = 64 * 1024
 
 Hello = Callable[[bytes], messages.NodeHello]

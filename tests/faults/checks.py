@@ -52,10 +52,13 @@ def blame(outcome: Outcome) -> str:
 
 
 def is_torch_restart_race(outcome: Outcome) -> bool:
-    """Torch's second attempt read the first one's addresses from the store that both share: the run proves nothing."""
+    """Torch's second attempt read the first one's addresses from the store that both share: the run proves nothing.
+
+    Under plain torchrun it then fails to connect, or hangs.
+    """
     if outcome.case.fault.job_outcome != "succeeded_after_restart":
         return False
-    return any(b"failed to connect" in launcher.stderr for launcher in outcome.launchers)
+    return outcome.was_stopped or any(b"failed to connect" in launcher.stderr for launcher in outcome.launchers)
 
 
 def _exit_codes(outcome: Outcome) -> Iterator[str]:
@@ -189,6 +192,8 @@ def _rank_endings(outcome: Outcome) -> Iterator[str]:
 
 def _leftovers(outcome: Outcome) -> Iterator[str]:
     yield from (f"left behind: {command[:160]}" for command in outcome.left)
+    if outcome.was_stopped and not outcome.case.is_disturbed:
+        yield f"did not end by itself within {outcome.case.fault.limit_seconds:g} s"
     lag_s = exit_lag_s(outcome)
     if lag_s is not None and outcome.case.fault.nnodes > 1 and lag_s > TWO_NODE_EXIT_S:
         yield f"{lag_s:.1f} s from torchrun's exit to the command's"

@@ -39,6 +39,8 @@ class Outcome:
     """Each launcher's `node.json`; null where it wrote none."""
     left: tuple[str, ...]
     """Commands of processes that were still there when the last launcher had ended."""
+    was_stopped: bool
+    """It did not end by itself within the fault's limit."""
     hit_launchers: frozenset[int]
     """Nodes whose launcher the action killed: nothing is asked of them."""
 
@@ -75,14 +77,14 @@ def run_case(case: Case, work: Path, *, has_shared_logs: bool = True) -> Outcome
             logs_dir = _logs_dir(work, node, has_shared_logs)
             job.launchers.append(stack.enter_context(_start_node(job, node, logs_dir)))
         hit = _disturb(job) if case.fault.action else frozenset()
-        _wait_for_end(job)
+        was_stopped = not _wait_for_end(job)
         finished = tuple(launcher.finish(within_s=5) for launcher in job.launchers)
         left = _what_is_left(job)
         folders = [RunFolder(_logs_dir(work, node, has_shared_logs) / RUN_NAME) for node in range(len(finished))]
         owner = next((folder for folder in folders if (folder.path / "manifest.json").exists()), folders[0])
         pids = [launcher.process.pid for launcher in job.launchers]
         reports = tuple(folder.report_of(pid) for folder, pid in zip(folders, pids, strict=True))
-        return Outcome(case, finished, owner, reports, left, hit)
+        return Outcome(case, finished, owner, reports, left, was_stopped, hit)
 
 
 def _logs_dir(work: Path, node: int, has_shared_logs: bool) -> Path:
@@ -180,13 +182,16 @@ def _victims(job: _Job, action: Action) -> list[int]:
     return [launcher, agent, *workers]
 
 
-def _wait_for_end(job: _Job) -> None:
-    """Wait for every launcher. Past the fault's limit torchrun (not the launcher) is told to stop, and later killed."""
+def _wait_for_end(job: _Job) -> bool:
+    """Wait for every launcher. Past the fault's limit torchrun (not the launcher) is told to stop, and later killed.
+
+    Returns whether that was not needed.
+    """
     started_s = time.monotonic()
     limits = [(job.fault.limit_seconds, "SIGTERM"), (job.fault.limit_seconds + job.fault.kill_after_seconds, "SIGKILL")]
     for at_s, name in limits:
         if _have_ended(job, at_s - (time.monotonic() - started_s)):
-            return
+            return name == "SIGTERM"
         for launcher in job.launchers:
             agent = job.find("torch.distributed.run", launcher.process.pid)
             if agent is not None:
@@ -194,6 +199,7 @@ def _wait_for_end(job: _Job) -> None:
                     launcher.signal(agent, signal_number(name))
     if not _have_ended(job, DEADLINE_S - (time.monotonic() - started_s)):
         job.launchers[0].finish(within_s=0)
+    return False
 
 
 def _have_ended(job: _Job, within_s: float) -> bool:

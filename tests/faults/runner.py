@@ -166,7 +166,8 @@ def _disturb(job: _Job) -> frozenset[int]:
     _pause(job, action.delay)
     victims = _victims(job, action)
     for pid in victims:
-        first.signal(pid, signal_number(action.signal))
+        with contextlib.suppress(LookupError):  # the death of the one before may have ended it already
+            first.signal(pid, signal_number(action.signal))
     return frozenset({action.node}) if job.launchers[action.node].process.pid in victims else frozenset()
 
 

@@ -129,7 +129,6 @@ class ServedRuns(Runs):
     async def _forget(self, session: Session) -> None:
         """Wait for the run's last file, then let go of it. A run without a name of its own is followed by another."""
         await session.finalized
-        del self.sessions[session.config.run_id]
         for key in (session.config.run_id, session.config.run_name):
             self._ended[key] = None
         while len(self._ended) > MAX_REMEMBERED:
@@ -137,3 +136,4 @@ class ServedRuns(Runs):
         if self._default_name == session.config.run_name:
             self._default_name = None
         await session.close()
+        del self.sessions[session.config.run_id]  # last: a daemon that closes meanwhile closes it for us

@@ -11,12 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.processes import wait_until
+from tests.harness.processes import hear_signals_again, wait_until
 
 LEAK_PATIENCE_S = 3.0
 """How long threads, descriptors and children of a test may take to go away after it."""
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+def pytest_configure() -> None:
+    """Tests send signals to what they start, so it must be able to hear them, however we were started."""
+    hear_signals_again()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,6 +18,7 @@ from tests.faults.catalogue import Case, own_cases, shared_cases, why_not_here
 from tests.faults.checks import blame, complaints, exit_lag_s, is_torch_restart_race
 from tests.faults.runner import Outcome, run_case
 from tests.faults.table import CaseResult, RunResult, render, write_into
+from tests.harness.processes import hear_signals_again
 
 MAX_VOID_RUNS = 4
 """Torch's restart race makes some runs prove nothing; they are run again, but not for ever."""
@@ -25,6 +26,7 @@ MAX_VOID_RUNS = 4
 
 def main() -> int:
     options = _parse()
+    hear_signals_again()
     cases = shared_cases(options.shared) if options.shared else own_cases()
     wanted = set(options.names)
     unknown = wanted - {case.fault.name for case in cases} - {case.id for case in cases}

@@ -15,6 +15,17 @@ MARK = "TRACEML_TEST_MARK"
 """Set for whatever a test starts; children inherit it."""
 
 
+def hear_signals_again() -> None:
+    """Undo what `nohup` and a shell's `&` do to us and to all that we start: SIGHUP, SIGINT and SIGQUIT ignored."""
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+        (signal.SIGQUIT, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
 @dataclass(frozen=True, slots=True)
 class FoundProcess:
     pid: int

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.harness.processes import hear_signals_again, wait_until
@@ -22,6 +23,8 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 def pytest_configure() -> None:
     """Tests send signals to what they start, so it must be able to hear them, however we were started."""
     hear_signals_again()
+    hypothesis.settings.register_profile("any speed", deadline=None)  # a busy machine is no failure
+    hypothesis.settings.load_profile("any speed")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,8 +20,15 @@ from traceml_client.protocol.columns import NUM_VALUES, RECORD_BYTES, SAMPLE_STR
 StepWords = tuple[int, int, int, int, int, int, int, int]
 """A step in the ring's own form: (flags, end_ns, input_wait, h2d, forward, backward, optimizer, step)."""
 
-RECORD = struct.Struct("=8q")
+RECORD = struct.Struct("8q")
 """One record of any stream: tag, end time, six values."""
+_pack_record = RECORD.pack_into
+_pack_word = struct.Struct("q").pack_into
+_PROGRESS = struct.Struct("2q")
+_HEAD_BYTE = 8 * ring.HEAD_WORD[STEP_STREAM]
+_PROGRESS_BYTE = 8 * ring.PROGRESS_WORD
+_PHASE_BYTE = _PROGRESS_BYTE + 6
+"""Of the little-endian progress word, the byte that holds the phase."""
 MAX_NOTES = 16
 
 
@@ -38,7 +45,7 @@ class Recorder:
 
     __slots__ = (
         "_bytes",
-        "_is_last_step_ours",
+        "_is_beyond",
         "_max_steps",
         "_notes",
         "_num_samples",
@@ -47,6 +54,7 @@ class Recorder:
         "_sample_capacity",
         "_step_capacity",
         "is_enabled",
+        "is_limited",
         "reader",
         "words",
     )
@@ -61,8 +69,10 @@ class Recorder:
         self._num_steps = self.reader.head(STEP_STREAM)
         self._num_samples = self.reader.head(SAMPLE_STREAM)
         self._max_steps = sys.maxsize if max_steps is None else max_steps
+        self.is_limited = max_steps is not None
+        """There is a step after which none is recorded."""
         self._notes: list[str] = []
-        self._is_last_step_ours = False
+        self._is_beyond = False
         self.is_enabled = True
         """False in a forked child, and once recording was given up: every write below is then ignored."""
 
@@ -70,23 +80,23 @@ class Recorder:
         """Append one step. Training thread only."""
         count = self._num_steps
         if count >= self._max_steps or not self.is_enabled:
-            self._is_last_step_ours = False
+            self._is_beyond = True
             return
-        RECORD.pack_into(self._bytes, ring.HEADER_BYTES + RECORD_BYTES * (count % self._step_capacity), *words)
+        slot = ring.HEADER_BYTES + RECORD_BYTES * (count % self._step_capacity)
+        _pack_record(self._bytes, slot, *words)
         self._num_steps = count = count + 1
-        self.words[ring.HEAD_WORD[STEP_STREAM]] = count
-        self._is_last_step_ours = True
+        _pack_word(self._bytes, _HEAD_BYTE, count)
 
     def last_step(self) -> StepWords | None:
-        """The step recorded last, null if none was or if it fell behind `max_steps`."""
-        if not self._is_last_step_ours:
+        """The step recorded last, null if there is none or it fell behind `max_steps`."""
+        if self._is_beyond or self._num_steps == 0:
             return None
         return cast(StepWords, RECORD.unpack_from(self._bytes, self._last_step_offset()))
 
     def amend_step(self, words: StepWords) -> None:
         """Write the step recorded last once more: another optimizer turned out to belong to it."""
-        if self._is_last_step_ours and self.is_enabled:
-            RECORD.pack_into(self._bytes, self._last_step_offset(), *words)
+        if not self._is_beyond and self._num_steps and self.is_enabled:
+            _pack_record(self._bytes, self._last_step_offset(), *words)
 
     def record_sample(self, kind: int, end_ns: int, values: tuple[int, ...]) -> None:
         """Append one sample of six values. Sender's thread only.
@@ -99,16 +109,18 @@ class Recorder:
         if not self.is_enabled:
             return
         slot = self._num_samples % self._sample_capacity
-        RECORD.pack_into(self._bytes, self._sample_base + RECORD_BYTES * slot, kind, end_ns, *values)
+        _pack_record(self._bytes, self._sample_base + RECORD_BYTES * slot, kind, end_ns, *values)
         self._num_samples += 1
         self.words[ring.HEAD_WORD[SAMPLE_STREAM]] = self._num_samples
 
-    def progress_views(self) -> tuple[memoryview, memoryview, memoryview]:
-        """Phase index, step and time, each a view of one number: on the step path a call would cost as much again."""
-        begin = 8 * ring.PROGRESS_WORD
-        phase = self._bytes[begin + 6 : begin + 7]
-        step = self._bytes[begin : begin + 4].cast("I")
-        return phase, step, self.words[ring.PROGRESS_AT_WORD : ring.PROGRESS_AT_WORD + 1]
+    def phase_view(self) -> memoryview:
+        """One byte, the phase in progress: on the step path a call for each change would cost as much again."""
+        return self._bytes[_PHASE_BYTE : _PHASE_BYTE + 1]
+
+    def set_progress(self, phase: int, step: int, began_ns: int) -> None:
+        """A step begins that the records do not tell of: the first, or one after `max_steps`. Training thread only."""
+        if self.is_enabled:
+            _PROGRESS.pack_into(self._bytes, _PROGRESS_BYTE, phase << 48 | step, began_ns)
 
     def set_stored(self, stream: int, next_seq: int) -> None:
         """The daemon has committed everything before `next_seq`. Sender's thread only; never goes back."""

@@ -1,17 +1,10 @@
-"""The step clock: divides a rank's time into phases and steps. Pure of torch; `torch_hooks` and `trace_step` feed it.
-
-Every instant of a step belongs to exactly one phase, the innermost that is open: entering a phase books the time since
-the last change on the phase that was open, leaving it books on the phase itself. So phases never overlap, whatever the
-order of events, and their sum is never more than the step. What no phase claims is the residual.
+"""The step clock: where a rank's steps begin and end. Pure of torch; `torch_hooks` and `trace_step` feed it.
 
 A step begins where the one before ended, the first at the first event of any kind. It ends when the loop's optimizers
 have stepped (`step_order`), or where a `trace_step()` block of the script ends, once the script has entered one.
 
 One thread trains: the one that steps optimizers or declares blocks; before the first step, the first that asks for a
 batch. Batches that another thread asks for (a prefetcher) are not waited for and so not counted.
-
-This is the step path: between the kernels of a step everything is cold, so what counts is how few functions and objects
-are touched. Nothing here locks or enters the kernel, and some lines stand twice that could be a call.
 """
 
 from __future__ import annotations
@@ -21,21 +14,22 @@ from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import Final
 
-from traceml_client.phases import BACKWARD, FORWARD, INPUT_WAIT, NOT_OURS, OPTIMIZER, RESIDUAL
+from traceml_client.phase_clock import PhaseClock
+from traceml_client.phases import BACKWARD, FORWARD, H2D, INPUT_WAIT, NOT_OURS, OPTIMIZER, RESIDUAL
 from traceml_client.protocol.columns import IS_SKIPPED, IS_UNUSUAL, IS_WARMUP, NOT_MEASURED
 from traceml_client.recorder import Recorder, StepWords
 from traceml_client.step_notes import StepNotes
 from traceml_client.step_order import NO_SOURCE, never_replacing
 from traceml_client.step_parts import StepWriter
 
+NO_OPTIMIZER: Final = 0
 IN_BACKWARD: Final = -1
 """Stands for all optimizers that step inside a backward."""
 _NOBODY: Final = -1
 _OFF: Final = -2
-_NONE: Final = 0
 
 
-class StepClock:
+class StepClock(PhaseClock):
     """Phases and steps of one rank, written into its recorder as they complete.
 
     Args:
@@ -47,25 +41,18 @@ class StepClock:
     __slots__ = (
         "_before_optimizer",
         "_depth",
-        "_flags",
-        "_forward_mark",
         "_is_explicit",
+        "_is_proven",
         "_last_no_grad",
-        "_now_ns",
+        "_last_source",
+        "_next_occasion",
+        "_only",
         "_owner",
-        "_phase",
-        "_progress_at",
-        "_progress_phase",
-        "_progress_step",
-        "_real_now_ns",
-        "_since",
         "_source",
-        "_start",
         "_wait_mark",
         "_writer",
         "has_stepped_inside",
         "notes",
-        "spent",
         "step",
         "stepping",
     )
@@ -77,107 +64,67 @@ class StepClock:
         now_ns: Callable[[], int] = time.monotonic_ns,
         is_replacing: Callable[[int, Iterable[int]], bool] = never_replacing,
     ) -> None:
-        self._real_now_ns = now_ns
-        self._now_ns = self._first_now_ns
+        super().__init__(recorder, now_ns=now_ns)
         self._writer = StepWriter(recorder, is_replacing)
-        self._progress_phase, self._progress_step, self._progress_at = recorder.progress_views()
         self.notes = StepNotes(recorder)
-        self._owner = _NOBODY
         self.step = 1
         """The step in progress."""
-        self.spent = [0, 0, 0, 0, 0, 0, 0]
-        """Nanoseconds since the last optimizer step, by phase; an index is free."""
-        self.stepping = _NONE
-        """The optimizer whose `step()` is running."""
+        self.stepping = NO_OPTIMIZER
+        """The optimizer whose `step()` is running, or something that is none while its end is not to be seen."""
         self.has_stepped_inside = False
         """An optimizer has stepped inside the backward that is running."""
-        self._phase = RESIDUAL
-        self._since = self._start = 0
-        self._flags = IS_WARMUP
-        self._source = NO_SOURCE
-        self._wait_mark = self._forward_mark = 0
+        self._owner = _NOBODY
+        self._is_proven = False
+        self._only: int | None = None
+        self._source = self._last_source = NO_SOURCE
         self._before_optimizer = RESIDUAL
+        self._next_occasion = 2
         self._is_explicit = False
-        self._depth = self._last_no_grad = 0
-
-    # --- phases ---------------------------------------------------------------------------------------------------
-
-    def enter(self, phase: int) -> int:
-        """A phase begins. Returns the phase that was open, which `leave` needs."""
-        before = self._phase
-        now = self._now_ns()
-        self.spent[before] += now - self._since
-        self._since = now
-        self._phase = phase
-        self._progress_phase[0] = phase
-        self._progress_at[0] = now
-        return before
-
-    def leave(self, before: int) -> None:
-        """The phase that was entered last ends, and the one before it goes on."""
-        now = self._now_ns()
-        self.spent[self._phase] += now - self._since
-        self._since = now
-        self._phase = before
-        self._progress_phase[0] = before
-
-    def leave_unclaimed(self, before: int) -> None:
-        """It turned out to be nothing of its kind: its time goes to the phase around it."""
-        self._phase = before
-        self.leave(before)
-
-    def leave_raising(self, before: int) -> None:
-        """It ends by an exception: the progress words keep it, so that an error record names the phase it arose in."""
-        raised_in = self._phase
-        self.leave(before)
-        self._progress_phase[0] = raised_in
-
-    def enter_input(self, source: int) -> int:
-        """A batch is asked for; `source` identifies the loader. NOT_OURS where another thread trains."""
-        if get_ident() != self._owner:
-            if self._owner != _NOBODY:
-                return NOT_OURS
-            self._owner = get_ident()
-        before = self.enter(INPUT_WAIT)
-        self._wait_mark = self.spent[INPUT_WAIT]
-        self._forward_mark = self.spent[FORWARD]
-        self._source = source
-        if self._writer.is_waiting:
-            self._writer.see_batch(source)
-            self._count_steps()
-        return before
-
-    def is_moving_batch(self) -> bool:
-        """Training has begun and no model was called since the last batch or step: what moves now is the batch."""
-        return self._start != 0 and self._forward_mark == self.spent[FORWARD] and get_ident() == self._owner
+        self._depth = self._last_no_grad = self._wait_mark = 0
 
     # --- what ends a step -----------------------------------------------------------------------------------------
 
     def begin_optimizer(self, optimizer: int) -> None:
-        """An optimizer's outermost `step()` begins. One that was left by an exception ended where this one begins."""
-        if self._phase == BACKWARD:
-            self.has_stepped_inside = True
-            return
-        if get_ident() != self._owner and not self._take_over():
-            return
-        if self.stepping:
-            self._flags |= IS_UNUSUAL
-            self._phase = RESIDUAL
+        """An optimizer's outermost `step()` begins."""
+        now = self._now_ns()
+        before = self._phase
+        if before != RESIDUAL or self.stepping or not self._is_proven:
+            if not self._may_begin():
+                return
+            before = self._phase
+            self.spent[before] += now - self._since
         self.stepping = optimizer
-        self._before_optimizer = self.enter(OPTIMIZER)
+        self._before_optimizer = before
+        self._since = now
+        self._phase = OPTIMIZER
+        self._phase_view[0] = OPTIMIZER
 
     def end_optimizer(self, optimizer: int) -> None:
         """It returned. Nothing to do where `begin_optimizer` did nothing."""
         if optimizer != self.stepping:
             return
-        self.stepping = _NONE
+        self.stepping = NO_OPTIMIZER
         now = self._now_ns()
-        self.spent[OPTIMIZER] += now - self._since
+        spent = self.spent
+        spent[OPTIMIZER] += now - self._since
         self._since = now
         self._phase = before = self._before_optimizer
-        self._progress_phase[0] = before
-        if not self._is_explicit:
+        self._phase_view[0] = before
+        if optimizer != self._only:
             self._end_part(optimizer)
+            return
+        _, wait, h2d, forward, backward, ours, _ = spent
+        self._recorder.record_step(
+            (self._flags, now, wait or -1, h2d, forward or -1, backward or -1, ours, now - self._start)
+        )
+        self.spent = [0, 0, 0, 0, 0, 0, 0]
+        self._flags = self._forward_mark = 0
+        self._start = now
+        self._last_source = self._source
+        self._source = NO_SOURCE
+        self.step = step = self.step + 1
+        if step >= self._next_occasion:
+            self._mark_occasion()
 
     def end_skipped(self, optimizer: int) -> None:
         """It returned, but a GradScaler held the update back."""
@@ -188,14 +135,16 @@ class StepClock:
     def end_backward(self) -> None:
         """Optimizers have stepped inside the backward that was just left: they belong to its step."""
         self.has_stepped_inside = False
-        if self._phase != BACKWARD and not self._is_explicit and self._owner != _OFF:
+        if self._phase != BACKWARD and self._owner != _OFF:
             self._end_part(IN_BACKWARD)
 
     def begin_block(self) -> None:
         """The script enters a `trace_step()` block: from now on only blocks are steps. Inner blocks count nothing."""
-        if self._depth == 0 and (get_ident() == self._owner or self._take_over()):
+        if self._depth == 0 and self._owner != _OFF:
+            self._take_over()
             self._is_explicit = True
-            self._writer.complete()
+            self._only = None
+            self._count(self._writer.complete())
             self.notes.see_block()
             self.leave(self._phase)
         self._depth += 1
@@ -205,41 +154,59 @@ class StepClock:
         self._depth = max(0, self._depth - 1)
         if self._depth == 0 and is_completed and get_ident() == self._owner:
             self.leave(self._phase)
-            self._writer.add_whole(self._take_part())
-            self._count_steps()
+            self._count(self._writer.add_whole(self._take_part()))
 
     def finish(self, *, has_error: bool) -> None:
         """Training is over. Without an error, the optimizers that have stepped since the last step made one more."""
         if not has_error:
-            self._writer.complete()
-            self._count_steps()
-        self.notes.explain(self._writer.num_steps)
+            self._count(self._writer.complete())
+        self.notes.explain(self.step - 1)
 
-    # --- what marks a step ----------------------------------------------------------------------------------------
+    # --- batches, and what marks a step ---------------------------------------------------------------------------
+
+    def enter_input(self, source: int) -> int:
+        """A batch is asked for; `source` identifies the loader. NOT_OURS where another thread trains."""
+        if get_ident() != self._owner and not self._may_ask():
+            return NOT_OURS
+        before = self.enter(INPUT_WAIT)
+        self._wait_mark = self.spent[INPUT_WAIT]
+        self._forward_mark = self.spent[FORWARD]
+        self._source = source
+        if self._writer.is_waiting:
+            self._count(self._writer.see_batch(source))
+        return before
+
+    def is_moving_batch(self) -> bool:
+        """Training has begun and no model was called since the last batch or step: what moves now is the batch."""
+        return self._start != 0 and self._forward_mark == self.spent[FORWARD] and get_ident() == self._owner
 
     def see_no_grad(self, *, is_eval: bool) -> None:
         """A root module is called without gradients: validation, unless a training module is so called every step."""
-        if get_ident() != self._owner:
+        if get_ident() != self._owner and not self._may_ask():
             return
         if is_eval or self._last_no_grad < self.step - 1 > 1:
             self._flags |= IS_UNUSUAL
             self.spent[INPUT_WAIT] = min(self.spent[INPUT_WAIT], self._wait_mark)
         self._last_no_grad = self.step
 
+    def see_backward(self) -> None:
+        """A backward in a step without a forward, or in the first."""
+        if self.step == 1:
+            self.notes.see_backward()
+
     def see_checkpoint(self) -> None:
         """Something is saved."""
-        if get_ident() == self._owner:
+        if get_ident() == self._owner or self._may_ask():
             self._flags |= IS_UNUSUAL
 
-    def see_compilation(self) -> None:
-        """Something is compiled, in whatever thread: this step says nothing about the next."""
+    def see_disturbance(self) -> None:
+        """Something is compiled, in whatever thread, or we were busy: this step says nothing about others."""
         self._flags |= IS_WARMUP
 
     def switch_off(self) -> None:
         """In a forked child, or after too many errors of ours: nothing is written from now on, nothing can fail."""
-        self._owner, self.stepping, self._now_ns = _OFF, _NONE, int
-        scratch = memoryview(bytearray(8))
-        self._progress_phase, self._progress_step, self._progress_at = scratch, scratch.cast("Q"), scratch.cast("Q")
+        self._owner, self._is_proven, self.stepping = _OFF, False, NO_OPTIMIZER
+        self._stop()
 
     def forget_optimizer(self, optimizer: int) -> None:
         """See `StepOrder.forget`."""
@@ -247,53 +214,69 @@ class StepClock:
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _first_now_ns(self) -> int:
-        """Stands for the clock until the first event: there the first step begins."""
-        self._now_ns = self._real_now_ns
-        self._start = self._since = now = self._real_now_ns()
-        self._progress_step[0] = 1
-        return now
+    def _may_ask(self) -> bool:
+        """Whether an event of a thread that is not known to train counts: before any is known. The next step tells."""
+        if self._owner == _NOBODY:
+            self._owner = get_ident()
+        elif self._owner != _OFF:
+            self._is_proven = False
+        return self._owner == get_ident()
 
-    def _take_over(self) -> bool:
-        """The calling thread steps an optimizer: it is the one that trains, if none is inside a step."""
-        if self._owner == _OFF or self.stepping:
+    def _may_begin(self) -> bool:
+        """Whether a step counts that does not begin between two phases of the thread that trains."""
+        if self._owner == _OFF:
             return False
-        if self._owner != _NOBODY:
-            self.spent[INPUT_WAIT] = 0
-        self._owner = get_ident()
+        if self._phase == BACKWARD:
+            self.has_stepped_inside = True
+            return False
+        if self.stepping:  # it was left by an exception
+            self._flags |= IS_UNUSUAL
+            self._phase = RESIDUAL
+        self._take_over()
         return True
 
+    def _take_over(self) -> None:
+        """The calling thread trains. What another one waited for until now was not for training."""
+        if self._owner != get_ident():
+            if self._owner != _NOBODY:
+                self.spent[INPUT_WAIT] = 0
+            self._owner = get_ident()
+        self._is_proven = True
+
     def _end_part(self, optimizer: int) -> None:
-        source = self._source
+        """The long way of `end_optimizer`, for everything but one optimizer that steps alone."""
+        if self._is_explicit:
+            return
+        if self._only is not None:
+            self._writer.resume(self._last_source)
+        self._last_source = self._source
         self._source = NO_SOURCE
-        self._writer.add(optimizer, source, self._take_part())
-        self._count_steps()
+        self._count(self._writer.add(optimizer, self._last_source, self._take_part()))
+        self._only = self._writer.only
 
     def _take_part(self) -> StepWords:
         """What was measured since the last one, ending at the last change of phase."""
-        _, input_wait, h2d, forward, backward, optimizer, _ = self.spent
         now = self._since
-        part = (
-            self._flags,
-            now,
-            input_wait or NOT_MEASURED,
-            h2d,
-            forward or NOT_MEASURED,
-            backward or NOT_MEASURED,
-            optimizer or NOT_MEASURED,
-            now - self._start,
-        )
+        phases = [value or NOT_MEASURED for value in self.spent[INPUT_WAIT:RESIDUAL]]
+        wait, _, forward, backward, optimizer = phases
+        part = (self._flags, now, wait, self.spent[H2D], forward, backward, optimizer, now - self._start)
         self.spent = [0, 0, 0, 0, 0, 0, 0]
-        self._flags = 0
+        self._flags = self._forward_mark = 0
         self._start = now
-        self._forward_mark = 0
         return part
 
-    def _count_steps(self) -> None:
-        num_steps = self._writer.num_steps
-        if num_steps >= self.step:
-            self.step = step = num_steps + 1
-            self._progress_step[0] = step
-            self._progress_at[0] = self._since
-            if not num_steps & (num_steps - 1):
-                self.notes.explain(num_steps)
+    def _count(self, num_steps: int) -> None:
+        """So many steps have become complete."""
+        self.step += num_steps
+        if self.step >= self._next_occasion:
+            self._mark_occasion()
+
+    def _mark_occasion(self) -> None:
+        """Steps 1, 2, 4, 8 ... are complete: an occasion to say what is missing. Where there are `max_steps`, every one
+        is: beyond them the records do not tell of progress any more."""
+        step = self.step
+        self.notes.explain(step - 1)
+        self._next_occasion = 2 * step - 1
+        if self._recorder.is_limited:
+            self._next_occasion = step + 1
+            self._recorder.set_progress(self._phase, step, self._since)

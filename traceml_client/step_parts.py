@@ -1,7 +1,7 @@
 """Turns the parts between optimizer steps into step records, as `step_order` decides.
 
-A part has the form of a record (`recorder.StepWords`). A step is one part, or several in a row that are added up. This
-is on the step path: a loop with one optimizer takes the first branch of `add` and writes its part as it is.
+A part has the form of a record (`recorder.StepWords`). A step is one part, or several in a row that are added up. A
+loop with one optimizer comes here for its first three steps only; from then on the step clock writes its parts itself.
 """
 
 from __future__ import annotations
@@ -10,94 +10,80 @@ from collections.abc import Callable, Iterable, Sequence
 
 from traceml_client.protocol.columns import IS_SKIPPED, NOT_MEASURED
 from traceml_client.recorder import Recorder, StepWords
-from traceml_client.step_order import NO_SOURCE, StepOrder
+from traceml_client.step_order import StepOrder
 
 _DURATION = 7
 
 
 class StepWriter:
-    """Writes completed steps into the recorder, and knows how many there are."""
-
-    __slots__ = ("_is_written", "_only", "_order", "_parts", "_recorder", "_source", "is_waiting", "num_steps")
+    """Writes completed steps into the recorder. What adds to it returns how many steps became complete by that."""
 
     def __init__(self, recorder: Recorder, is_replacing: Callable[[int, Iterable[int]], bool]) -> None:
         self._recorder = recorder
         self._order = StepOrder(is_replacing)
         self._parts: list[StepWords] = []
         self._is_written = False
-        self._only: int | None = None
-        self._source = NO_SOURCE
         self.is_waiting = False
         """Parts are there that belong to a step which is not complete yet."""
-        self.num_steps = 0
 
-    def add(self, optimizer: int, source: int, part: StepWords) -> None:
+    @property
+    def only(self) -> int | None:
+        """The optimizer whose next part is a whole step: the caller may give it to the recorder itself."""
+        return self._order.only
+
+    def resume(self, source: int) -> None:
+        """The caller has done so; the last of those steps, fed by this loader, may have to be added to."""
+        self._order.resume(source)
+        last = self._recorder.last_step()
+        self._parts, self._is_written = ([last] if last else []), True
+
+    def add(self, optimizer: int, source: int, part: StepWords) -> int:
         """An optimizer has stepped; `source` is the loader asked since the one before (see `StepOrder.stepped`)."""
-        if optimizer == self._only:
-            self._recorder.record_step(part)
-            self.num_steps += 1
-            self._source = source
-        else:
-            self._add_by_order(optimizer, source, part)
+        verdict = self._order.stepped(optimizer, source)
+        num_steps = 0
+        if verdict.is_start:
+            num_steps += self.complete()
+            if verdict.is_split:
+                num_steps += self._split()
+            self._parts, self._is_written = [], False
+        self._parts.append(part)
+        self.is_waiting = not verdict.is_complete
+        return num_steps + (self._write() if verdict.is_complete else 0)
 
-    def add_whole(self, part: StepWords) -> None:
+    def add_whole(self, part: StepWords) -> int:
         """A step whose end the script itself declared."""
-        self.complete()
+        num_steps = self.complete()
         self._recorder.record_step(part)
-        self.num_steps += 1
+        return num_steps + 1
 
-    def see_batch(self, source: int) -> None:
+    def see_batch(self, source: int) -> int:
         """A loader is asked for a batch while the writer `is_waiting`."""
-        if self._order.is_boundary(source):
-            self.complete()
+        return self.complete() if self._order.is_boundary(source) else 0
 
-    def complete(self) -> None:
+    def complete(self) -> int:
         """Nothing more will join the open step: write it if that has not been done."""
-        if self.is_waiting:
-            self._write()
+        return self._write() if self.is_waiting else 0
 
     def forget(self, optimizer: int) -> None:
         """See `StepOrder.forget`."""
         self._order.forget(optimizer)
 
-    def _add_by_order(self, optimizer: int, source: int, part: StepWords) -> None:
-        if self._only is not None:
-            self._take_back_last()
-        verdict = self._order.stepped(optimizer, source)
-        if verdict.is_start:
-            self.complete()
-            if verdict.is_split:
-                self._split()
-            self._parts, self._is_written = [], False
-        self._parts.append(part)
-        self.is_waiting = not verdict.is_complete
-        if verdict.is_complete:
-            self._write()
-        self._only = self._order.only
-
-    def _take_back_last(self) -> None:
-        """The step written last, on the short way, may have to be added to."""
-        self._order.resume(self._source)
-        last = self._recorder.last_step()
-        self._parts, self._is_written = ([last] if last else []), True
-        self._only = None
-
-    def _write(self) -> None:
+    def _write(self) -> int:
         self.is_waiting = False
         step = joined(self._parts)
         if self._is_written:
             self._recorder.amend_step(step)
-            return
+            return 0
         self._recorder.record_step(step)
-        self.num_steps += 1
         self._is_written = True
+        return 1
 
-    def _split(self) -> None:
+    def _split(self) -> int:
         """The last part is a step of its own."""
         if len(self._parts) > 1:
             self._recorder.amend_step(joined(self._parts[:-1]))
         self._recorder.record_step(self._parts[-1])
-        self.num_steps += 1
+        return 1
 
 
 def joined(parts: Sequence[StepWords]) -> StepWords:

@@ -177,6 +177,7 @@ def test_undo_leaves_nothing_behind() -> None:
             torch.save,
             torch.serialization.save,
             torch.amp.GradScaler.step,
+            torch.optim.Optimizer.zero_grad,
             torch.utils.data.DataLoader.__iter__,
             loader._BaseDataLoaderIter.__next__,
             torch.Tensor.to,
@@ -195,6 +196,17 @@ def test_undo_leaves_nothing_behind() -> None:
     assert state() != before
     one.patches.undo()
     assert state() == before
+
+
+def test_the_first_forward_of_a_loop_that_clears_its_gradients_first_is_timed(measured: Measured) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    plain = torch.optim.Optimizer.zero_grad
+    optimizer.zero_grad()
+    assert torch.optim.Optimizer.zero_grad is not plain
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    assert measured.steps[0].phases["forward"]
 
 
 def test_only_the_roots_are_timed(measured: Measured) -> None:

@@ -84,6 +84,7 @@ def test_nothing_is_written_once_it_is_off() -> None:
     recorder.set_identity(1, 2, 3)
     recorder.set_exit_code(3)
     recorder.set_marker(1)
+    recorder.set_progress(6, 1, 1)
     recorder.add_note("a note")
     assert not recorder.write_text(ring.MAIN_ERROR, b"{}")
     assert bytes(memory) == before
@@ -118,10 +119,10 @@ def test_words_of_the_end() -> None:
     assert recorder.reader.is_marker_sent()
 
 
-def test_progress_views_make_the_progress_word() -> None:
+def test_the_phase_changes_within_the_progress_word() -> None:
     recorder = Recorder(new_ring())
-    phase, number, at_ns = recorder.progress_views()
-    number[0], phase[0], at_ns[0] = 70_000, 4, 123
+    recorder.set_progress(6, 70_000, 123)
+    recorder.phase_view()[0] = 4
     assert recorder.reader.progress() == (70_000, "backward", 123)
 
 

@@ -44,7 +44,7 @@ def test_a_checkpoint_and_a_compilation_mark_their_step() -> None:
     rank.step()
     rank.clock.see_checkpoint()
     rank.step()
-    rank.clock.see_compilation()
+    rank.clock.see_disturbance()
     rank.step()
     assert [one.flags for one in rank.steps] == [IS_WARMUP, IS_UNUSUAL, IS_WARMUP]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from traceml_client.protocol.columns import NUM_STREAMS, RECORD_BYTES
+from traceml_client.protocol.columns import NUM_STREAMS, RECORD_BYTES, STEP_STREAM
 from traceml_client.protocol.errors import RemoteProtocolError
 from traceml_client.protocol.node import RankError
 
@@ -34,9 +34,9 @@ DROPPED_WORD = (8, 9)
 """Records that were overwritten before they could be sent."""
 WALL_MINUS_MONOTONIC_WORD = 10
 PROGRESS_WORD = 11
-"""phase index << 48 | step in progress (from 1)."""
+"""phase index << 48 | step in progress (from 1). The step may be behind: the head tells the same, see `progress`."""
 PROGRESS_AT_WORD = 12
-"""Monotonic time when the phase or, in the residual, the last phase or the step before it began."""
+"""Monotonic time when that step began."""
 EXIT_CODE_WORD = 13
 EXIT_KNOWN_WORD = 14
 """1 once the rank has written its own exit code (SystemExit, uncaught exception, normal end)."""
@@ -128,11 +128,19 @@ class RingReader:
         return first, b"".join(parts)
 
     def progress(self) -> tuple[int, str | None, int]:
-        """(step in progress from 1, phase name or null, monotonic time of the last change)."""
+        """(step in progress from 1, phase name or null, monotonic time when that step began); 0 before the first.
+
+        A completed step is announced by the head alone, so that its record and the progress cannot disagree.
+        """
         word = self._words[PROGRESS_WORD]
         index = word >> 48
         phase = RUNNING_PHASES[index] if 0 <= index < len(RUNNING_PHASES) else None
-        return word & _STEP_MASK, phase, self._words[PROGRESS_AT_WORD]
+        step, began_ns = word & _STEP_MASK, self._words[PROGRESS_AT_WORD]
+        head = self.head(STEP_STREAM)
+        if head >= step > 0:
+            slot = stream_offset(STEP_STREAM, self.capacities[0]) + RECORD_BYTES * ((head - 1) % self.capacities[0])
+            step, began_ns = head + 1, self._bytes[slot + 8 : slot + 16].cast("q")[0]
+        return step, phase, began_ns
 
     def exit_code(self) -> int | None:
         return self._words[EXIT_CODE_WORD] if self._words[EXIT_KNOWN_WORD] == 1 else None

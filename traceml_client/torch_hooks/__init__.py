@@ -31,7 +31,7 @@ def install_when_imported(recorder: Recorder, report_fault: steps.ReportFault) -
         install(measuring, table)
 
     def on_compiler(callbacks: ModuleType) -> None:
-        callbacks.callback_handler.register_start_callback(lambda _event: measuring.clock.see_compilation())
+        callbacks.callback_handler.register_start_callback(lambda _event: measuring.clock.see_disturbance())
 
     watch = ImportWatch({"torch": on_torch, _COMPILER_CALLBACKS: on_compiler}, measuring.fault)
     watch.begin()

@@ -23,8 +23,10 @@ from traceml_client.torch_hooks.patching import Patches, is_tracing, keep_uncomp
 from traceml_client.torch_hooks.phase_wrap import leave_after_error
 
 _KIND = "the forward hook"
-_LAST_SEARCHED_STEP = 32
-"""A loop in which no forward was seen by then has none that can be seen."""
+_PAUSES = (0, 0, 6, 24, 96)
+"""Steps to wait after each search in a row that found nothing new; after the last, no more searches. The first two are
+not held against the loop: they may come before its model is wrapped."""
+_MAX_FRUITLESS = len(_PAUSES)
 
 _roots: dict[int, weakref.ref[Any]] = {}
 _measuring: Measuring | None = None
@@ -48,7 +50,7 @@ def call_root(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = Module.__call__(self, *args, **kwargs)
     except BaseException as error:
         hide_frame(error)
-        if before != NOT_OURS and _measuring is not None:
+        if _measuring is not None:
             leave_after_error(_measuring, before, error)
         raise
     try:
@@ -113,7 +115,7 @@ def _report(error: BaseException) -> None:
 
 
 class RootWatch:
-    """Looks for the roots when a step has no forward, less and less often."""
+    """Looks for the roots when a step has no forward, less and less often where there are none."""
 
     def __init__(self, measuring: Measuring, optimizers: OptimizerHooks, patches: Patches) -> None:
         global _measuring
@@ -121,34 +123,43 @@ class RootWatch:
         self._clock = measuring.clock
         self._optimizers = optimizers
         self._patches = patches
-        self._num_searches = 0
+        self._num_fruitless = 0
         self._next_step = 1
         patches.on_undo(_forget_all)
 
     def find_models(self) -> None:
-        """Search if it is due: twice in the first step (the model may be wrapped late), then in steps 2, 4, 8 ..."""
+        """Search if this step has no forward so far, unless the last searches found nothing new.
+
+        A step with a search is marked: it took tens of milliseconds.
+        """
         step = self._clock.step
-        if step < self._next_step or step > _LAST_SEARCHED_STEP:
+        if self._clock.spent[FORWARD] or step < self._next_step or self._num_fruitless >= _MAX_FRUITLESS:
             return
-        self._num_searches += 1
-        if self._num_searches > 1:
-            self._next_step = 2 * step
+        self._clock.see_disturbance()
         known = [root for ref in list(_roots.values()) if (root := ref()) is not None]
         modules, optimizers = models.find_modules_and_optimizers()
         self._clock.notes.has_optimizer = bool(optimizers)
         for optimizer in optimizers:
             self._optimizers.adopt_replaced_step(optimizer)
         found = models.roots_of(modules, optimizers)
-        if step > 1 and not self._clock.spent[FORWARD]:
+        if step > 1:
             found += models.children_of(known)
-        self._watch(found)
+        if self._watch(found):
+            self._num_fruitless = 0
+        else:
+            self._num_fruitless += 1
+            self._next_step = step + _PAUSES[self._num_fruitless - 1]
 
-    def _watch(self, found: Iterable[Any]) -> None:
+    def _watch(self, found: Iterable[Any]) -> bool:
+        """Time these; whether there is a new one among them."""
+        is_any_new = False
         for root in found:
             key = id(root)
             if key not in _roots:
                 _roots[key] = weakref.ref(root, functools.partial(_forget, key))
                 self._wrap(type(root))
+                is_any_new = True
+        return is_any_new
 
     def _wrap(self, kind: type) -> None:
         current: Any = kind.__call__

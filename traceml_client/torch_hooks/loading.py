@@ -29,16 +29,15 @@ def install_loading(measuring: Measuring, roots: RootWatch, patches: Patches) ->
     is_grad_enabled = torch.is_grad_enabled
 
     def begin_next(iterator: Any) -> int:
-        return clock.enter_input(id(iterator._dataset)) if is_grad_enabled() else NOT_OURS
+        if not is_grad_enabled():
+            return NOT_OURS
+        if clock.step == 1:
+            roots.find_models()
+        return clock.enter_input(id(iterator._dataset))
 
     def begin_iter(loader: Any) -> int:
         return clock.enter_input(id(loader.dataset)) if is_grad_enabled() else NOT_OURS
 
-    def after_next() -> None:
-        if clock.step == 1:
-            roots.find_models()
-
     batches = dataloader._BaseDataLoaderIter
-    wrapped_next = timed(batches.__next__, measuring, _KIND, begin=begin_next, after=after_next)
-    patches.replace(batches, "__next__", wrapped_next)
-    patches.replace(DataLoader, "__iter__", timed(DataLoader.__iter__, measuring, _KIND, begin=begin_iter))
+    patches.replace(batches, "__next__", timed(batches.__next__, measuring, _KIND, begin_next))
+    patches.replace(DataLoader, "__iter__", timed(DataLoader.__iter__, measuring, _KIND, begin_iter))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
+from collections.abc import Callable
+from threading import get_ident
 from types import CodeType, FrameType, MethodType
 from typing import Any
 
@@ -20,12 +22,19 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from traceml_client.step_clock import NO_OPTIMIZER
 from traceml_client.steps import Measuring
 from traceml_client.torch_hooks.import_watch import hide_frame
 from traceml_client.torch_hooks.optimizer_table import OptimizerTable
 from traceml_client.torch_hooks.patching import Patches, is_tracing, keep_uncompiled
 
 _KIND = "the optimizer hooks"
+
+# In place of the optimizer that steps, while the end of a `step()` inside its own is not to be taken for its end.
+_NESTED = -3
+"""A subclass calls `super().step()`, or one optimizer wraps another."""
+_SCALED = -4
+"""A gradient scaler decides whether it steps at all."""
 
 
 class OptimizerHooks:
@@ -35,9 +44,9 @@ class OptimizerHooks:
         self._clock = measuring.clock
         self._fault = measuring.fault
         self._table = table
-        self._is_scaling = False
+        self._known = table.alive
         self._has_stepped = False
-        self._is_nesting = False
+        self._outermost = NO_OPTIMIZER
         self._step_codes: set[CodeType] = {_hooked_step_code()}
 
     def install(self, patches: Patches) -> None:
@@ -50,38 +59,55 @@ class OptimizerHooks:
     def before_step(self, optimizer: Any, _args: object = None, _kwargs: object = None) -> None:
         """Has the form of torch's hook."""
         try:
-            clock = self._clock
-            if self._is_scaling:
-                self._has_stepped = True
-            elif not clock.stepping or not self.is_inside_step(num_own=1):
-                key = id(optimizer)
-                if key not in self._table.alive:
-                    self._table.add(optimizer)
-                clock.begin_optimizer(key)
-                self._is_nesting = False
-            else:
-                self._is_nesting = True
+            key = id(optimizer)
+            if (self._clock.stepping or key not in self._known) and not self._may_begin(optimizer):
+                return
+            self._clock.begin_optimizer(key)
         except Exception as error:  # noqa: BLE001 - the boundary
             self._fault(_KIND, error)
 
     def after_step(self, optimizer: Any, _args: object = None, _kwargs: object = None) -> None:
         """Has the form of torch's hook."""
         try:
-            if not self._is_scaling and not (self._is_nesting and self.is_inside_step(num_own=1)):
-                self._clock.end_optimizer(id(optimizer))
+            key = id(optimizer)
+            clock = self._clock
+            if clock.stepping == key:
+                clock.end_optimizer(key)
+            elif clock.stepping == _NESTED and self._num_steps_on(sys._getframe(1)) == 1:
+                clock.stepping = self._outermost
+                clock.end_optimizer(self._outermost)
         except Exception as error:  # noqa: BLE001 - the boundary
             self._fault(_KIND, error)
 
-    def is_inside_step(self, *, num_own: int = 0) -> bool:
-        """Whether this thread is inside an optimizer's `step()`, beyond `num_own` calls of it that the caller knows."""
-        frame: FrameType | None = sys._getframe(1)
+    def _may_begin(self, optimizer: Any) -> bool:
+        """Whether a step is the outermost one. Called where one has begun and not ended, or for a new optimizer."""
+        clock = self._clock
+        if clock.stepping == _SCALED:
+            self._has_stepped = True
+            return False
+        if clock.stepping:
+            if self._num_steps_on(sys._getframe(1)) > 1:
+                if clock.stepping != _NESTED:
+                    self._outermost, clock.stepping = clock.stepping, _NESTED
+                return False
+            if self._is_stepping_elsewhere():
+                return False
+        if id(optimizer) not in self._known:
+            self._table.add(optimizer)
+        return True
+
+    def _is_stepping_elsewhere(self) -> bool:
+        """Another thread is inside a `step()`. If none is, an exception has left the one that has not ended."""
+        mine = get_ident()
+        return any(self._num_steps_on(frame) for ident, frame in sys._current_frames().items() if ident != mine)
+
+    def _num_steps_on(self, frame: FrameType | None) -> int:
+        """How many calls of an optimizer's `step()` are on a stack, the innermost included."""
+        number = 0
         while frame is not None:
-            if frame.f_code in self._step_codes:
-                num_own -= 1
-                if num_own < 0:
-                    return True
+            number += frame.f_code in self._step_codes
             frame = frame.f_back
-        return False
+        return number
 
     def adopt_replaced_step(self, optimizer: Any) -> None:
         """An instance whose `step` a script replaced has no hooks of torch: wrap the replacement."""
@@ -112,18 +138,22 @@ class OptimizerHooks:
     def _scaled(self, step: Any) -> Any:
         @functools.wraps(step)
         def scaled_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_tracing() or self._is_scaling or self._clock.stepping or not scaler.is_enabled():
+            key, clock = id(optimizer), self._clock
+            if is_tracing() or clock.stepping or not scaler.is_enabled():
                 return step(scaler, optimizer, *args, **kwargs)
             self._has_stepped = False
             self.before_step(optimizer)
-            self._is_scaling = True
+            is_ours = clock.stepping == key
+            if is_ours:
+                clock.stepping = _SCALED
             try:
                 result = step(scaler, optimizer, *args, **kwargs)
             except BaseException as error:
                 hide_frame(error)
                 raise
             finally:
-                self._is_scaling = False
+                if is_ours:
+                    clock.stepping = key
             self._after_scaled(scaler, optimizer)
             return result
 
@@ -141,6 +171,26 @@ class OptimizerHooks:
             (self._clock.end_skipped if is_skipped else self._clock.end_optimizer)(id(optimizer))
         except Exception as error:  # noqa: BLE001 - the boundary
             self._fault(_KIND, error)
+
+
+def call_before_first_zero_grad(action: Callable[[], None], measuring: Measuring, patches: Patches) -> None:
+    """Where no loader announces the first step, a loop may begin it by clearing gradients. Once, then this is gone."""
+    zero_grad = Optimizer.zero_grad
+
+    @functools.wraps(zero_grad)
+    def first_zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_tracing():
+            restored.undo()
+            try:
+                action()
+            except Exception as error:  # noqa: BLE001 - the boundary
+                measuring.fault(_KIND, error)
+        return zero_grad(self, *args, **kwargs)
+
+    restored = Patches()
+    restored.replace(Optimizer, "zero_grad", first_zero_grad)
+    patches.on_undo(restored.undo)
+    keep_uncompiled(first_zero_grad)
 
 
 def _hooked_step_code() -> CodeType:

@@ -1,4 +1,7 @@
-"""Wraps a function of torch whose run is a phase. See `patching` for the rules that a wrapper keeps."""
+"""Wraps a function of torch whose run is a phase. See `patching` for the rules that a wrapper keeps.
+
+`kind` says what failed, where something of ours raises.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,9 @@ from traceml_client.torch_hooks.patching import is_tracing, keep_uncompiled
 
 
 def timed(
-    function: Callable[..., Any],
-    measuring: Measuring,
-    kind: str,
-    *,
-    begin: Callable[..., int],
-    after: Callable[[], None] | None = None,
+    function: Callable[..., Any], measuring: Measuring, kind: str, begin: Callable[[Any], int]
 ) -> Callable[..., Any]:
-    """Make the wrapper.
-
-    Args:
-        kind: what failed, where something of ours raises.
-        begin: called with the first argument, enters the phase and returns what `StepClock.leave` needs, or NOT_OURS.
-        after: called when the phase was left in the ordinary way.
-    """
+    """Make the wrapper. `begin` gets the first argument: what `StepClock.leave` needs, or NOT_OURS, comes back."""
     clock, fault = measuring.clock, measuring.fault
 
     @functools.wraps(function)
@@ -42,14 +34,11 @@ def timed(
             result = function(*args, **kwargs)
         except BaseException as error:
             hide_frame(error)
-            if before != NOT_OURS:
-                leave_after_error(measuring, before, error)
+            leave_after_error(measuring, before, error)
             raise
         try:
             if before != NOT_OURS:
                 clock.leave(before)
-                if after is not None:
-                    after()
         except Exception as error:  # noqa: BLE001 - the boundary
             fault(kind, error)
         return result
@@ -61,9 +50,9 @@ def timed(
 def leave_after_error(measuring: Measuring, before: int, error: BaseException) -> None:
     """The wrapped function raised; the end of an iterator is no failure."""
     try:
-        if isinstance(error, StopIteration):
+        if isinstance(error, StopIteration) and before != NOT_OURS:
             measuring.clock.leave(before)
-        else:
+        elif before != NOT_OURS:
             measuring.clock.leave_raising(before)
     except Exception as own_error:  # noqa: BLE001 - the boundary
         measuring.fault("the end of a phase", own_error)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from hypothesis import settings
 
 from tests.harness.processes import hear_signals_again, wait_until
 
@@ -18,6 +19,11 @@ LEAK_PATIENCE_S = 3.0
 """How long threads, descriptors and children of a test may take to go away after it."""
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+# How long an example takes says something of the machine's load and nothing of the code.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 def pytest_configure() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("traceml_client", "traceml_daemon", "traceml_launch")
 
 
+@functools.cache
 def tracked(pattern: str) -> list[Path]:
     """Files that belong to the tree, committed or about to be; generated and ignored ones do not."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern]

@@ -49,6 +49,10 @@ class StepNotes:
         if self._num_backwards == limit:
             self._recorder.add_note(NO_STEPS)
 
+    def see_accelerator(self) -> None:
+        """The model's work is done by another device, later than it is asked for."""
+        self._recorder.add_note(HOST_CLOCK)
+
     def see_block(self) -> None:
         """The script declares its steps itself."""
         self._recorder.drop_note(NO_STEPS)

@@ -29,9 +29,9 @@ WITH_LOADER = {
     "two_loaders",
     "validation",
 }
-WITHOUT_FORWARD = {"compiled_function", "frozen_heap"}
+WITHOUT_FORWARD = {"compiled_function", "compiled_whole", "frozen_heap"}
 STEP_IN_BACKWARD = {"step_in_backward"}
-MAX_SEARCHES = 5
+MAX_SEARCHES = 4
 """Steps in which the client may look in vain for a model."""
 SETTLED = 5
 """Steps by which a loop has compiled what it compiles and its models are found."""
@@ -103,7 +103,7 @@ def test_steps_with_a_validation_pass_or_a_checkpoint_are_marked(loops: LoopServ
 
 
 def test_steps_that_compile_are_marked_and_not_a_graph_more_is_made(loops: LoopServer, tmp_path: Path) -> None:
-    for name, compiling in (("compiled", {1, 11, 21}), ("compiled_function", {1, 21})):
+    for name, compiling in (("compiled", {1, 11, 21}), ("compiled_function", {1, 21}), ("compiled_whole", {1})):
         result = loops.run(name, tmp_path)
         marked = {number for number, step in enumerate(result.steps, 1) if step.flags & IS_WARMUP}
         assert compiling <= marked

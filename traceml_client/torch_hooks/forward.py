@@ -23,8 +23,8 @@ from traceml_client.torch_hooks.patching import Patches, is_tracing, keep_uncomp
 from traceml_client.torch_hooks.phase_wrap import leave_after_error
 
 _KIND = "the forward hook"
-_PAUSES = (0, 0, 6, 24, 96)
-"""Steps to wait after each search in a row that found nothing new; after the last, no more searches. The first two are
+_PAUSES = (0, 0, 8, 64)
+"""Steps to wait after each search in a row that found nothing new; after the last there are no more. The first two are
 not held against the loop: they may come before its model is wrapped."""
 _MAX_FRUITLESS = len(_PAUSES)
 
@@ -130,25 +130,29 @@ class RootWatch:
     def find_models(self) -> None:
         """Search if this step has no forward so far, unless the last searches found nothing new.
 
-        A step with a search is marked: it took tens of milliseconds.
+        First below the roots that are known and were not called, then everywhere, which takes tens of milliseconds: the
+        step is marked.
         """
         step = self._clock.step
         if self._clock.spent[FORWARD] or step < self._next_step or self._num_fruitless >= _MAX_FRUITLESS:
             return
         self._clock.see_disturbance()
         known = [root for ref in list(_roots.values()) if (root := ref()) is not None]
+        if (step > 1 and self._watch(models.children_of(known))) or self._watch(self._search()):
+            self._num_fruitless = 0
+        else:
+            self._next_step = step + _PAUSES[self._num_fruitless]
+            self._num_fruitless += 1
+
+    def _search(self) -> list[Any]:
         modules, optimizers = models.find_modules_and_optimizers()
         self._clock.notes.has_optimizer = bool(optimizers)
         for optimizer in optimizers:
             self._optimizers.adopt_replaced_step(optimizer)
-        found = models.roots_of(modules, optimizers)
-        if step > 1:
-            found += models.children_of(known)
-        if self._watch(found):
-            self._num_fruitless = 0
-        else:
-            self._num_fruitless += 1
-            self._next_step = step + _PAUSES[self._num_fruitless - 1]
+        roots = models.roots_of(modules, optimizers)
+        if models.is_on_accelerator(roots):
+            self._clock.notes.see_accelerator()
+        return roots
 
     def _watch(self, found: Iterable[Any]) -> bool:
         """Time these; whether there is a new one among them."""

@@ -37,7 +37,7 @@ def _subtypes(base: type) -> set[int]:
 
 def roots_of(modules: list[Any], optimizers: list[Any]) -> list[Any]:
     """The modules that are nobody's child and own a parameter of an optimizer; without one, any trainable parameter."""
-    wanted = {id(p) for o in optimizers for group in getattr(o, "param_groups", ()) for p in group["params"]}
+    wanted = {id(p) for o in optimizers for group in vars(o).get("param_groups", ()) for p in group["params"]}
     children = {id(child) for module in modules for child in _children(module)}
     return [module for module in modules if id(module) not in children and _owns(module, wanted)]
 
@@ -47,19 +47,25 @@ def children_of(roots: Iterable[Any]) -> list[Any]:
     return [child for root in roots for child in _children(root) if _owns(child, set())]
 
 
+def is_on_accelerator(modules: Iterable[Any]) -> bool:
+    """Whether a parameter of these modules is elsewhere than in the host's memory."""
+    return any(parameter.device.type not in ("cpu", "meta") for module in modules for parameter in _parameters(module))
+
+
 def _owns(module: Any, wanted: set[int]) -> bool:
+    return any(id(p) in wanted if wanted else p.requires_grad for p in _parameters(module))
+
+
+def _parameters(module: Any) -> Iterator[Any]:
+    """Without the module's own methods: those a script may have changed."""
     seen: set[int] = set()
     pending = [module]
     while pending:
         one = pending.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        for parameter in (vars(one).get("_parameters") or {}).values():
-            if parameter is not None and (id(parameter) in wanted if wanted else parameter.requires_grad):
-                return True
-        pending.extend(_children(one))
-    return False
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield from (p for p in (vars(one).get("_parameters") or {}).values() if p is not None)
+            pending.extend(_children(one))
 
 
 def _children(module: Any) -> Iterator[Any]:

@@ -21,9 +21,10 @@ class OptimizerTable:
         """Told the key of an optimizer that is gone, at any instant."""
 
     def add(self, optimizer: Any) -> None:
-        """Remember an optimizer: an object with torch's `param_groups`."""
+        """Remember an optimizer: an object with torch's `param_groups`, or something that only looks like one."""
         key = id(optimizer)
-        self._parameters[key] = frozenset(id(p) for group in optimizer.param_groups for p in group["params"])
+        groups = getattr(optimizer, "param_groups", ())
+        self._parameters[key] = frozenset(id(p) for group in groups for p in group.get("params", ()))
         self.alive[key] = weakref.ref(optimizer, lambda _ref: self._remove(key))
 
     def is_replacing(self, new: int, others: Iterable[int]) -> bool:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.harness.processes import wait_until
 from tests.harness.stub_daemon import Behaviour, StubDaemon
 from traceml_client.courier import Courier, CourierHooks
@@ -144,27 +146,38 @@ def test_clock_offset_is_measured_and_told() -> None:
 
 
 def test_rank_that_was_stopped_for_a_minute_reads_before_it_judges() -> None:
-    with StubDaemon() as daemon:
-        rank = Rank(daemon.port)
-        rank.courier.turn(now_ns=0)
-        while not daemon.heard.pings:
-            _wait_for_socket(rank)
-            rank.courier.turn(now_ns=1)
-        _wait_for_socket(rank)  # the answer is there, and this process is stopped now
-        rank.courier.tick(now_ns=60 * 10**9)
-        assert rank.outages == []
-        assert rank.courier.is_welcome
-        rank.courier.tick(now_ns=120 * 10**9)
-        assert rank.courier.is_welcome, "no ping is open"
-        rank.courier.close()
-        rank.sender.abandon()
+    for _ in range(50):
+        with StubDaemon() as daemon:
+            rank = Rank(daemon.port)
+            try:
+                if not _is_answer_unread(rank, daemon):
+                    continue
+                rank.courier.tick(now_ns=60 * 10**9)
+                assert rank.outages == []
+                assert rank.courier.is_welcome
+                rank.courier.tick(now_ns=120 * 10**9)
+                assert rank.courier.is_welcome, "no ping is open"
+                return
+            finally:
+                rank.courier.close()
+                rank.sender.abandon()
+    pytest.fail("the answer to a ping was never caught before it was read")
 
 
-def _wait_for_socket(rank: Rank) -> None:
+def _is_answer_unread(rank: Rank, daemon: StubDaemon) -> bool:
+    """Whether the daemon's answer to the first ping lies in the socket, as if the rank had been stopped just then."""
+    rank.courier.turn(now_ns=0)
+    while not daemon.heard.pings:
+        assert _is_socket_ready(rank, within_ms=5000)
+        rank.courier.turn(now_ns=1)
+    return _is_socket_ready(rank, within_ms=200)
+
+
+def _is_socket_ready(rank: Rank, *, within_ms: int) -> bool:
     assert rank.courier.interest is not None
     poller = select.poll()
     poller.register(*rank.courier.interest)
-    assert poller.poll(5000)
+    return bool(poller.poll(within_ms))
 
 
 def test_cut_connection_is_resumed_without_loss() -> None:

@@ -194,7 +194,8 @@ def test_launcher_killed_children_of_the_rank_go_on_printing(tmp_path: Path, wor
         process.communicate(b"go\n", timeout=DEADLINE_S)
     assert process.returncode == 0
     text = (Path(rank.grant.rank_dir) / "stdout.log").read_text()
-    assert sorted(text.split("\n")) == sorted(["child" * 40000, "end", ""])
+    # The child's last words may still lie in the pipe when the rank prints into the file: no byte is lost, that is all.
+    assert text.replace("end\n", "", 1) == "child" * 40000 + "\n"
 
 
 def test_launcher_killed_a_stream_that_the_script_moved_stays_there(tmp_path: Path, work: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -27,6 +28,7 @@ MAX_VOID_RUNS = 4
 def main() -> int:
     options = _parse()
     hear_signals_again()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # ends what is running, by `with`
     cases = shared_cases(options.shared) if options.shared else own_cases()
     wanted = set(options.names)
     unknown = wanted - {case.fault.name for case in cases} - {case.id for case in cases}

@@ -15,8 +15,8 @@ from threading import get_ident
 from typing import Final
 
 from traceml_client.phase_clock import PhaseClock
-from traceml_client.phases import BACKWARD, FORWARD, H2D, INPUT_WAIT, NOT_OURS, OPTIMIZER, RESIDUAL
-from traceml_client.protocol.columns import IS_SKIPPED, IS_UNUSUAL, IS_WARMUP, NOT_MEASURED
+from traceml_client.phases import BACKWARD, FORWARD, INPUT_WAIT, NOT_OURS, OPTIMIZER, RESIDUAL
+from traceml_client.protocol.columns import IS_SKIPPED, IS_UNUSUAL, IS_WARMUP
 from traceml_client.recorder import Recorder, StepWords
 from traceml_client.step_notes import StepNotes
 from traceml_client.step_order import NO_SOURCE, never_replacing
@@ -140,21 +140,19 @@ class StepClock(PhaseClock):
 
     def begin_block(self) -> None:
         """The script enters a `trace_step()` block: from now on only blocks are steps. Inner blocks count nothing."""
-        if self._depth == 0 and self._owner != _OFF:
-            self._take_over()
-            self._is_explicit = True
-            self._only = None
-            self._count(self._writer.complete())
-            self.notes.see_block()
-            self.leave(self._phase)
+        if self._depth == 0 and (not self._is_explicit or get_ident() != self._owner):
+            self._begin_first_block()
         self._depth += 1
 
     def end_block(self, *, is_completed: bool) -> None:
-        """It leaves it; a block left by an exception is no step."""
-        self._depth = max(0, self._depth - 1)
+        """It leaves it; a block left by an exception is no step, nor is one that was entered before the clock began."""
+        if self._depth == 0:
+            return
+        self._depth -= 1
         if self._depth == 0 and is_completed and get_ident() == self._owner:
             self.leave(self._phase)
-            self._count(self._writer.add_whole(self._take_part()))
+            self._recorder.record_step(self._take_part())
+            self._count(1)
 
     def finish(self, *, has_error: bool) -> None:
         """Training is over. Without an error, the optimizers that have stepped since the last step made one more."""
@@ -243,6 +241,17 @@ class StepClock(PhaseClock):
             self._owner = get_ident()
         self._is_proven = True
 
+    def _begin_first_block(self) -> None:
+        """The first of all, or of a thread."""
+        if self._owner == _OFF:
+            return
+        self._take_over()
+        self._is_explicit = True
+        self._only = None
+        self._count(self._writer.complete())
+        self.notes.see_block()
+        self.leave(self._phase)
+
     def _end_part(self, optimizer: int) -> None:
         """The long way of `end_optimizer`, for everything but one optimizer that steps alone."""
         if self._is_explicit:
@@ -255,11 +264,10 @@ class StepClock(PhaseClock):
         self._only = self._writer.only
 
     def _take_part(self) -> StepWords:
-        """What was measured since the last one, ending at the last change of phase."""
+        """What was measured since the last one, ending at the last change of phase. -1 is NOT_MEASURED."""
         now = self._since
-        phases = [value or NOT_MEASURED for value in self.spent[INPUT_WAIT:RESIDUAL]]
-        wait, _, forward, backward, optimizer = phases
-        part = (self._flags, now, wait, self.spent[H2D], forward, backward, optimizer, now - self._start)
+        _, wait, h2d, forward, backward, optimizer, _ = self.spent
+        part = (self._flags, now, wait or -1, h2d, forward or -1, backward or -1, optimizer or -1, now - self._start)
         self.spent = [0, 0, 0, 0, 0, 0, 0]
         self._flags = self._forward_mark = 0
         self._start = now

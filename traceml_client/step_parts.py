@@ -50,12 +50,6 @@ class StepWriter:
         self.is_waiting = not verdict.is_complete
         return num_steps + (self._write() if verdict.is_complete else 0)
 
-    def add_whole(self, part: StepWords) -> int:
-        """A step whose end the script itself declared."""
-        num_steps = self.complete()
-        self._recorder.record_step(part)
-        return num_steps + 1
-
     def see_batch(self, source: int) -> int:
         """A loader is asked for a batch while the writer `is_waiting`."""
         return self.complete() if self._order.is_boundary(source) else 0

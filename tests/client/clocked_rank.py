@@ -17,9 +17,9 @@ A, B = 1, 2
 class Rank:
     """A step clock whose time is moved by hand."""
 
-    def __init__(self, *, at_ns: int = 1_000_000) -> None:
-        self.now_ns = at_ns
-        self.recorder = Recorder(new_ring())
+    def __init__(self, *, max_steps: int | None = None) -> None:
+        self.now_ns = 1_000_000
+        self.recorder = Recorder(new_ring(), max_steps=max_steps)
         self.clock = StepClock(self.recorder, now_ns=lambda: self.now_ns)
 
     def spend(self, duration_ns: int) -> None:

@@ -177,14 +177,16 @@ def test_a_declared_block_overrides_the_optimizers() -> None:
     assert rank.steps[2].phases["input_wait"] == 10
 
 
-def test_a_block_left_by_an_exception_is_no_step() -> None:
+def test_a_block_left_by_an_exception_or_never_entered_is_no_step() -> None:
     rank = Rank()
+    rank.clock.end_block(is_completed=True)
     rank.clock.begin_block()
     rank.clock.end_block(is_completed=False)
+    rank.clock.end_block(is_completed=True)
+    assert rank.steps == []
     rank.clock.begin_block()
     rank.clock.end_block(is_completed=True)
-    rank.clock.end_block(is_completed=True)
-    assert len(rank.steps) == 2
+    assert len(rank.steps) == 1
 
 
 def test_declared_steps_without_optimizer_have_none() -> None:

@@ -116,6 +116,14 @@ def test_switched_off_it_writes_nothing() -> None:
     assert bytes(rank.recorder.words) == memory
 
 
+def test_progress_goes_on_where_recording_has_stopped() -> None:
+    rank = Rank(max_steps=2)
+    for number in range(1, 7):
+        rank.step()
+        assert rank.progress == (number + 1, "residual", rank.now_ns)
+    assert len(rank.steps) == 2
+
+
 def test_three_backwards_without_an_optimizer_ask_for_trace_step_once() -> None:
     rank = Rank()
     for _ in range(6):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from traceml_client.phase_clock import PhaseClock
@@ -19,20 +21,34 @@ from traceml_client.torch_hooks.transfers import has_accelerator, install_transf
 
 
 def install(measuring: Measuring, table: OptimizerTable) -> Patches:
-    """Set them; what is returned takes them off again."""
+    """Set them; what is returned takes them off again.
+
+    Each by itself: what a version of torch does not have is reported and not measured, the rest is.
+    """
     patches = Patches()
     optimizers = OptimizerHooks(measuring, table)
     roots = RootWatch(measuring, optimizers, patches)
-    optimizers.install(patches)
-    call_before_first_zero_grad(roots.find_models, measuring, patches)
-    install_backward(measuring, roots.find_models, patches)
-    install_loading(measuring, roots, patches)
-    if has_accelerator():
-        install_transfers(measuring, patches)
-    _install_saving(measuring, patches)
+    hooks: dict[str, Callable[[], None]] = {
+        "optimizers": lambda: optimizers.install(patches),
+        "gradient scalers": lambda: optimizers.install_scaler(patches),
+        "the first step": lambda: call_before_first_zero_grad(roots.find_models, measuring, patches),
+        "backwards": lambda: install_backward(measuring, roots.find_models, patches),
+        "data loaders": lambda: install_loading(measuring, roots, patches),
+        "transfers": lambda: install_transfers(measuring, patches) if has_accelerator() else None,
+        "checkpoints": lambda: _install_saving(measuring, patches),
+        "compiled code": _keep_clock_uncompiled,
+    }
+    for kind, hook in hooks.items():
+        try:
+            hook()
+        except Exception as error:  # noqa: BLE001 - the boundary
+            measuring.fault(f"the hook on {kind}", error)
+    return patches
+
+
+def _keep_clock_uncompiled() -> None:
     for method in [*vars(PhaseClock).values(), *vars(StepClock).values()]:
         keep_uncompiled(method, with_callees=True)
-    return patches
 
 
 def _install_saving(measuring: Measuring, patches: Patches) -> None:

@@ -33,7 +33,7 @@ def install_loading(measuring: Measuring, roots: RootWatch, patches: Patches) ->
             return NOT_OURS
         if clock.step == 1:
             roots.find_models()
-        return clock.enter_input(id(iterator._dataset))
+        return clock.enter_input(id(getattr(iterator, "_dataset", iterator)))
 
     def begin_iter(loader: Any) -> int:
         return clock.enter_input(id(loader.dataset)) if is_grad_enabled() else NOT_OURS

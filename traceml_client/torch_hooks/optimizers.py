@@ -15,7 +15,7 @@ from threading import get_ident
 from types import CodeType, FrameType, MethodType
 from typing import Any
 
-from torch.amp.grad_scaler import GradScaler
+import torch
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -50,11 +50,16 @@ class OptimizerHooks:
         self._step_codes: set[CodeType] = {_hooked_step_code()}
 
     def install(self, patches: Patches) -> None:
+        """Steps."""
         for hook in (self.before_step, self.after_step):
             keep_uncompiled(hook, with_callees=True)
         patches.on_undo(register_optimizer_step_pre_hook(self.before_step).remove)
         patches.on_undo(register_optimizer_step_post_hook(self.after_step).remove)
-        patches.replace(GradScaler, "step", self._scaled(GradScaler.step))
+
+    def install_scaler(self, patches: Patches) -> None:
+        """Skipped steps."""
+        scaler = torch.amp.GradScaler
+        patches.replace(scaler, "step", self._scaled(scaler.step))
 
     def before_step(self, optimizer: Any, _args: object = None, _kwargs: object = None) -> None:
         """Has the form of torch's hook."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -73,8 +74,10 @@ def test_a_non_blocking_descriptor_is_waited_for(pipe: tuple[int, int]) -> None:
 
 
 def test_closing_without_a_byte_starts_nothing(pipe: tuple[int, int]) -> None:
+    threads = set(threading.enumerate())
     writer = TerminalWriter(pipe[1])
     writer.write(b"")
+    assert set(threading.enumerate()) == threads
     writer.close(stall_s=STALL_S)
     writer.close(stall_s=STALL_S)
 

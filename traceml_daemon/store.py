@@ -124,12 +124,20 @@ class Store:
         Raises:
             StoreError: it cannot be opened or is not one of ours; the text names the file.
         """
-        file = DatabaseFile(path)
-        database = aiosqlite.Connection(file.connect, iter_chunk_size=64)
-        try:
-            await database
-        except (sqlite3.Error, OSError) as error:
-            raise StoreError(f"{path}: {error}") from None
+        file, failures = DatabaseFile(path), list[sqlite3.Error | OSError]()
+
+        def connect() -> sqlite3.Connection:
+            # aiosqlite does not wait for its thread if this raises, and the thread then reports to a closed loop.
+            try:
+                return file.connect()
+            except (sqlite3.Error, OSError) as error:
+                failures.append(error)
+                return sqlite3.connect(":memory:")
+
+        database = await aiosqlite.Connection(connect, iter_chunk_size=64)
+        if failures:
+            await database.close()
+            raise StoreError(f"{path}: {failures[0]}") from None
         return cls(database, file, max_queued_bytes=max_queued_bytes)
 
     @property

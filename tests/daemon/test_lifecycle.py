@@ -88,7 +88,8 @@ async def test_the_manifest_says_running_while_training_runs(run_dir: Path) -> N
         await node.start_training()
 
         def has_started() -> bool:
-            return daemon.manifest().lifecycle.training_started_at is not None
+            is_written = (daemon.run_dir / "manifest.json").exists()
+            return is_written and daemon.manifest().lifecycle.training_started_at is not None
 
         await until(has_started, "the manifest says that training has started")
         manifest = daemon.manifest()

@@ -53,6 +53,8 @@ class Connection(asyncio.BufferedProtocol):
         self._frames = FrameReader(max_frame_bytes=MAX_HELLO_BYTES)
         self._transport: asyncio.Transport | None = None
         self._is_paused = False
+        self._slowed: asyncio.TimerHandle | None = None
+        self._allowance = server.frame_allowance()
 
     # --- called by the loop ---------------------------------------------------------------------------------------
 
@@ -68,11 +70,12 @@ class Connection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        peer = self.peer
+        peer, pending, num_frames = self.peer, self._frames.num_pending_bytes, 0
         try:
             for payload in self._frames.feed(self._buffer[:nbytes]):
                 if self.is_closed or peer is None:
-                    return
+                    break
+                num_frames += 1
                 peer.receive(decode_to_daemon(payload))
         except FrameTooLarge as error:
             self.reject("frame_too_large", str(error))
@@ -80,6 +83,10 @@ class Connection(asyncio.BufferedProtocol):
             self.reject("bad_frame", str(error))
         except NotAdmitted as error:
             self.reject(error.reason, error.detail)
+        if pending or self._frames.num_pending_bytes:
+            self._server.half_frames.changed(self, pending, self._frames.num_pending_bytes, is_another=num_frames > 0)
+        if num_frames:
+            self._slow_down(self._allowance.take(num_frames, now_s=self._server.now_s()))
 
     def eof_received(self) -> bool:
         return False
@@ -87,7 +94,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._frames.num_pending_bytes:
             self._server.rejections.count(self.address, "half_frame")
+            self._server.half_frames.changed(self, self._frames.num_pending_bytes, 0, is_another=False)
         self.is_closed = True
+        if self._slowed is not None:
+            self._slowed.cancel()
         self._server.forget(self)
         if self.peer is not None:
             self.peer.lost()
@@ -109,14 +119,33 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause(self) -> None:
         """Read no more until `resume`; the kernel's buffers then hold the peer back."""
-        if not self._is_paused and not self.is_closed and self._transport is not None:
-            self._is_paused = True
-            self._transport.pause_reading()
+        self._is_paused = True
+        self._read_or_wait()
 
     def resume(self) -> None:
-        if self._is_paused and not self.is_closed and self._transport is not None:
-            self._is_paused = False
-            self._transport.resume_reading()
+        self._is_paused = False
+        self._read_or_wait()
+
+    def _slow_down(self, wait_s: float) -> None:
+        """It has sent more frames than it may; read on once that is made up for."""
+        if wait_s and self._slowed is None and not self.is_closed:
+            self._server.rejections.count(self.address, "slowed_down", "it sends too many frames")
+            self._slowed = asyncio.get_running_loop().call_later(wait_s, self._speed_up)
+            self._read_or_wait()
+
+    def _speed_up(self) -> None:
+        self._slowed = None
+        self._read_or_wait()
+
+    def _read_or_wait(self) -> None:
+        transport = self._transport
+        if self.is_closed or transport is None:
+            return
+        is_waiting = self._is_paused or self._slowed is not None
+        if is_waiting and transport.is_reading():
+            transport.pause_reading()
+        elif not is_waiting and not transport.is_reading():
+            transport.resume_reading()
 
     def reject(self, reason: str, detail: str) -> None:
         """The peer broke the rules: count it and cut it off."""

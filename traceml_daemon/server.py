@@ -18,9 +18,12 @@ from traceml_client.protocol import messages
 from traceml_client.protocol.errors import RemoteProtocolError
 from traceml_client.protocol.messages import Challenge, NodeHello, RankHello, Refused, ToDaemon
 from traceml_client.protocol.proof import new_nonce
+from traceml_daemon.allowance import Allowance
+from traceml_daemon.arrivals import Arrivals
 from traceml_daemon.clock import Clock, Timer
 from traceml_daemon.connection import Connection, Peer
 from traceml_daemon.errors import CannotStart, NotAdmitted
+from traceml_daemon.half_frames import HalfFrames
 from traceml_daemon.rejections import Rejections
 
 HANDSHAKE_TIMEOUT_S: Final = 5.0
@@ -29,6 +32,9 @@ MAX_STRANGERS: Final = 2048
 MAX_CONNECTIONS: Final = 16_384
 MAX_PER_ADDRESS: Final = 8192
 """All ranks of a simulated job may come from one host."""
+FRAMES_PER_S: Final = 10_000
+"""Of one peer for long: 2.5 million steps a second as ranks pack them. Faster ones are read more slowly."""
+FRAMES_AT_ONCE: Final = 40_000
 RECEIVE_BUFFER_BYTES: Final = 256 << 10
 _BACKLOG: Final = 2048
 _LAST_WORDS_S: Final = 1.0
@@ -54,12 +60,18 @@ class Server:
         *,
         max_connections: int = MAX_CONNECTIONS,
         max_strangers: int = MAX_STRANGERS,
+        arrivals: Arrivals | None = None,
+        frames_at_once: int = FRAMES_AT_ONCE,
     ) -> None:
         self.rejections = rejections
         self.receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        self.half_frames = HalfFrames(clock)
+        self.now_s = clock.now_s
         self.port = 0
         self._door = door
         self._clock = clock
+        self._arrivals = arrivals or Arrivals()
+        self._frames_at_once = frames_at_once
         self._max_connections = max_connections
         self._max_strangers = max_strangers
         self._connections: set[Connection] = set()
@@ -115,6 +127,7 @@ class Server:
             await asyncio.wait([self._emptied], timeout=_LAST_WORDS_S)
         for connection in tuple(self._connections):
             connection.abort()
+        self.half_frames.close()
         if self._listener is not None:
             await self._listener.wait_closed()
             self._listener = None
@@ -129,6 +142,9 @@ class Server:
         """A socket was accepted: challenge it, or turn it away."""
         self._connections.add(connection)
         self._per_address[connection.address] += 1
+        if not self._arrivals.may_come(connection.address, now_s=self._clock.now_s()):
+            connection.reject(messages.TOO_MANY, "it comes too often")
+            return
         is_too_many = len(self._connections) > self._max_connections
         if is_too_many or self._per_address[connection.address] > MAX_PER_ADDRESS:
             self.turn_away(connection, messages.TOO_MANY, "the aggregator has too many connections")
@@ -142,6 +158,10 @@ class Server:
         deadline_s = self._clock.now_s() + HANDSHAKE_TIMEOUT_S
         self._strangers[connection] = self._clock.call_at(deadline_s, functools.partial(self._expire, connection))
         connection.send(Challenge(messages.PROTOCOL_MAJOR, nonce))
+
+    def frame_allowance(self) -> Allowance:
+        """For one connection."""
+        return Allowance(per_s=FRAMES_PER_S, burst=self._frames_at_once, now_s=self._clock.now_s())
 
     def forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
@@ -171,6 +191,7 @@ class Server:
         except NotAdmitted as refusal:
             self.turn_away(connection, refusal.reason, refusal.detail)
             return
+        self._arrivals.welcome(connection.address)
         if connection.is_closed:
             peer.lost()
 

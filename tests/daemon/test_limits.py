@@ -15,6 +15,9 @@ from tests.harness.until import until
 from tests.harness.wire import Wire
 from traceml_client.protocol import messages
 from traceml_client.protocol.frames import MAX_FRAME_BYTES
+from traceml_daemon.allowance import Allowance
+from traceml_daemon.arrivals import Arrivals
+from traceml_daemon.half_frames import MAX_AGE_S
 
 
 async def test_a_silent_stranger_has_five_seconds(run_dir: Path) -> None:
@@ -94,3 +97,93 @@ async def test_without_a_token_the_run_works_and_says_so(run_dir: Path) -> None:
         manifest = await daemon.finalized()
 
     assert (manifest.telemetry_status, manifest.telemetry.authenticated) == ("complete", False)
+
+
+async def test_a_frame_that_does_not_end_is_cut_off_and_nothing_is_lost(run_dir: Path) -> None:
+    clock = HandClock()
+    async with run_daemon(run_config(run_dir, nproc_per_node=1, is_direct=True), clock=clock) as daemon:
+        rank = SimRank(port=daemon.port, token=TOKEN)
+        await rank.join()
+        await rank.send_half_frame()
+        await until(lambda: daemon.server.half_frames.num_bytes > 0, "half a frame is there")
+        await clock.advance(MAX_AGE_S - 1)
+        assert daemon.rejections.by_peer() == {}
+        await clock.advance(6)
+        assert await rank.connected.is_closed_by_daemon()
+        await until(lambda: daemon.server.half_frames.num_bytes == 0, "its bytes are given back")
+        await rank.close()
+        assert (await rank.rejoin()).next_seq == (0, 0)
+        await rank.send_steps(10)
+        await rank.wait_acked()
+        await rank.close()
+
+    assert daemon.rejections.by_peer()["127.0.0.1"]["stalled_frame"] == 1
+
+
+async def test_half_frames_of_all_peers_are_bounded_together(run_dir: Path) -> None:
+    config = run_config(run_dir, nproc_per_node=3, is_direct=True)
+    async with run_daemon(config) as daemon:
+        daemon.server.half_frames.max_bytes = MAX_FRAME_BYTES
+        ranks = [SimRank(port=daemon.port, token=TOKEN, rank=rank, world_size=3) for rank in range(3)]
+        begun = MAX_FRAME_BYTES.to_bytes(4, "little") + bytes(MAX_FRAME_BYTES // 2 - 4)
+        for number, rank in enumerate(ranks, start=1):
+            await rank.join()
+            await rank.send_bytes(begun)
+            most = min(2, number) * len(begun)
+            await until(lambda most=most: daemon.server.half_frames.num_bytes == most, "it is read")  # type: ignore[misc]
+        assert await ranks[2].connected.is_closed_by_daemon()
+        for rank in ranks:
+            await rank.hang_up()
+
+    assert daemon.rejections.by_peer()["127.0.0.1"]["too_many_bytes"] == 1
+
+
+async def test_a_member_that_sends_too_many_frames_is_read_more_slowly(run_dir: Path) -> None:
+    config = run_config(run_dir, nproc_per_node=1, is_direct=True)
+    async with run_daemon(config, frames_at_once=100) as daemon:
+        rank = SimRank(port=daemon.port, token=TOKEN)
+        await rank.join()
+        await rank.send_steps(2500, per_frame=10)
+        await rank.wait_acked()
+        await rank.close()
+
+    assert daemon.rejections.by_peer()["127.0.0.1"]["slowed_down"] >= 1
+    assert daemon.rejections.num_frames == 0
+
+
+async def test_an_address_without_members_may_not_come_too_often(run_dir: Path) -> None:
+    clock, arrivals = HandClock(), Arrivals(burst=3, per_s=1)
+    config = run_config(run_dir, nproc_per_node=1, is_direct=True)
+    async with run_daemon(config, clock=clock, arrivals=arrivals) as daemon:
+        for _ in range(3):
+            await (await Wire.connect(daemon.port)).close()
+        with pytest.raises(ConnectionError):
+            await Wire.connect(daemon.port)
+        await clock.advance(1.5)
+        rank = SimRank(port=daemon.port, token=TOKEN)
+        await rank.join()
+        for _ in range(10):  # from now on a rank lives there
+            await (await Wire.connect(daemon.port)).close()
+        await rank.close()
+
+    assert daemon.rejections.by_peer() == {"127.0.0.1": {messages.TOO_MANY: 1}}
+
+
+def test_an_allowance_fills_with_time_and_lends() -> None:
+    allowance = Allowance(per_s=10, burst=20, now_s=0)
+    assert allowance.take(20, now_s=0) == 0
+    assert allowance.take(5, now_s=0) == pytest.approx(0.5)
+    assert not allowance.take_if_there(1, now_s=0.5)
+    assert allowance.take_if_there(1, now_s=0.7)
+    assert allowance.take(20, now_s=1000) == 0
+    assert allowance.take(1, now_s=999) == pytest.approx(0.1)  # a clock that steps back gives nothing away
+
+
+def test_addresses_are_remembered_in_bounded_memory() -> None:
+    arrivals = Arrivals(burst=1, per_s=1)
+    for number in range(10_000):
+        assert arrivals.may_come(f"10.0.{number}", now_s=0)
+        arrivals.welcome(f"10.1.{number}")
+    assert not arrivals.may_come("10.0.9999", now_s=0)
+    assert arrivals.may_come("10.0.0", now_s=0)  # long forgotten
+    assert arrivals.num_addresses <= 2 * 4096

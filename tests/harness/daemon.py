@@ -78,15 +78,18 @@ def run_config(run_dir: Path, **changes: Any) -> RunConfig:
 
 @contextlib.asynccontextmanager
 async def run_daemon(
-    config: RunConfig, *, clock: Clock | None = None, max_connections: int = 1000, max_strangers: int = 100
+    config: RunConfig,
+    *,
+    clock: Clock | None = None,
+    **limits: Any,
 ) -> AsyncIterator[RunningDaemon]:
-    """Serve one run as `supervise` does, until the block is left."""
+    """Serve one run as `supervise` does, until the block is left. `limits` are those of `Server`."""
     for name in ("nodes", AGGREGATOR_DIR):
         (config.run_dir / name).mkdir(parents=True, exist_ok=True)
     clock = clock or LoopClock()
     rejections = Rejections()
     runs = Runs(token=config.token, clock=clock, holder=HOLDER, rejections=rejections)
-    server = Server(runs, clock, rejections, max_connections=max_connections, max_strangers=max_strangers)
+    server = Server(runs, clock, rejections, **{"max_connections": 1000, "max_strangers": 100, **limits})
     try:
         session = await runs.open(config)
         port = await server.listen("127.0.0.1", 0)

@@ -99,14 +99,21 @@ def run_command(arguments: Sequence[str]) -> int:
     return _run(app, arguments, prog_name="traceml-daemon")
 
 
-def _run(typed: typer.Typer, arguments: Sequence[str], *, prog_name: str) -> int:
+def look_at_runs(arguments: Sequence[str]) -> int:
+    """`traceml status|view|...`: a run that is not there, or cannot be read, is a wrong usage."""
+    from traceml_daemon import run_commands
+
+    return _run(run_commands.app, arguments, prog_name="traceml", exit_failed=EXIT_USAGE)
+
+
+def _run(typed: typer.Typer, arguments: Sequence[str], *, prog_name: str, exit_failed: int = EXIT_FAILED) -> int:
     """An error is one line on standard error."""
     try:
         result = typer.main.get_command(typed).main(list(arguments), prog_name=prog_name, standalone_mode=False)
     except (ConfigError, _UsageError) as error:
         return _complain(prog_name, str(error), EXIT_USAGE)
     except (CannotStart, StoreError, ReportError) as error:
-        return _complain(prog_name, str(error), EXIT_FAILED)
+        return _complain(prog_name, str(error), exit_failed)
     return result if isinstance(result, int) else 0
 
 

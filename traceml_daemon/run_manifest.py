@@ -104,6 +104,15 @@ def is_held(document: Manifest) -> bool:
     return wall_ns(lease.expires_at) > time.time_ns()
 
 
+def may_be_alive(document: Manifest, *, now_ns: int) -> bool:
+    """Held by a living process, or its lease still runs: its launcher may be starting its daemon again. Blocks."""
+    return is_held(document) or has_lease(document, now_ns=now_ns)
+
+
+def has_lease(document: Manifest, *, now_ns: int) -> bool:
+    return document.lease is not None and wall_ns(document.lease.expires_at) > now_ns
+
+
 def lease_holder() -> LeaseHolder:
     """This process."""
     return LeaseHolder(host=socket.gethostname(), pid=os.getpid(), start_ticks=start_ticks(os.getpid()))

@@ -79,6 +79,10 @@ SELECT_STREAMS: Final = (
     "SELECT incarnation_id, stream, MAX(first_seq + count), SUM(count), SUM(count * is_salvaged) FROM chunk"
     " GROUP BY incarnation_id, stream"
 )
+SELECT_LAST_CHUNKS: Final = (
+    "SELECT incarnation_id, stream, count, columns, MAX(first_seq) FROM chunk GROUP BY incarnation_id, stream"
+)
+"""SQLite takes the other columns from the row that has the maximum."""
 SELECT_META: Final = "SELECT key, value FROM meta"
 
 _BYTES = "x'" + bytes(range(256)).hex() + "'"

@@ -35,7 +35,7 @@ def build_serve_config(
     """
 
     def get(name: str, parse: Callable[[str], Any], default: Any) -> Any:
-        source, text = _find(name, flags, environ, file)
+        source, text = find_option(name, flags, environ, file)
         if text is None:
             return default
         try:
@@ -61,7 +61,7 @@ def build_serve_config(
 
 def _refuse_later_options(flags: Mapping[str, str | None], environ: Mapping[str, str], file: Mapping[str, Any]) -> None:
     for name in LATER_OPTIONS:
-        source, text = _find(name, flags, environ, file)
+        source, text = find_option(name, flags, environ, file)
         if text is not None:
             raise ConfigError(f"{source} is not in this version of TraceML")
 
@@ -104,10 +104,10 @@ def read_config_file(folder: Path) -> dict[str, Any]:
     return {key.replace("_", "-"): value for key, value in document.items()}
 
 
-def _find(
+def find_option(
     name: str, flags: Mapping[str, str | None], environ: Mapping[str, str], file: Mapping[str, Any]
 ) -> tuple[str, str | None]:
-    """Where the option says something, and what."""
+    """Where the option says something, and what; null where nothing does."""
     flag = flags.get(name)
     if flag is not None:
         return f"--{name}", flag

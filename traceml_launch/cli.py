@@ -13,8 +13,14 @@ from traceml_client.protocol.errors import ConfigError
 from traceml_launch.options import suggestion
 
 EXIT_USAGE = 2
-COMMANDS = ("run", "serve", "demo")
-LATER_COMMANDS = ("status", "view", "compare", "diagnose", "verify", "stacks", "explain", "prune")
+OFFLINE_COMMANDS = {
+    "status": "The state of a live or past run.",
+    "view": "Print a run's report again; make it first where nobody did.",
+    "prune": "Remove old run folders, never a live one.",
+}
+"""The daemon's own commands about runs that are there, mounted when one is asked for."""
+COMMANDS = ("run", "serve", "demo", *OFFLINE_COMMANDS)
+LATER_COMMANDS = ("compare", "diagnose", "verify", "stacks", "explain")
 
 
 def main() -> int:
@@ -24,6 +30,8 @@ def main() -> int:
         return run_command(words[1:])
     if words and words[0] == "serve":
         return _serve(words[1:])
+    if words and words[0] in OFFLINE_COMMANDS:
+        return _look_at_runs(words)
     if words and words[0] in LATER_COMMANDS:
         return _refuse("traceml", f"the command {words[0]} is not in this version of TraceML")
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
@@ -57,6 +65,12 @@ def _serve(words: Sequence[str]) -> int:
 
     sys.argv[:] = ["traceml serve", *words]
     return int(daemon_cli.serve_main() or 0)
+
+
+def _look_at_runs(words: Sequence[str]) -> int:
+    from traceml_daemon import cli as daemon_cli
+
+    return int(daemon_cli.look_at_runs(words))
 
 
 def _refuse(command: str, sentence: str) -> int:

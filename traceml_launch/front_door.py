@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from traceml_launch.cli import EXIT_USAGE
+from traceml_launch.cli import EXIT_USAGE, OFFLINE_COMMANDS
 
 _UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 """click's own, which newer versions of typer carry in a private copy."""
@@ -63,3 +63,11 @@ def _demo(
     from traceml_launch import demonstration
 
     raise typer.Exit(demonstration.run(fault=fault, logs_dir=logs_dir, is_quiet=quiet))
+
+
+def _listed() -> None:
+    """Listed here, taken in `cli.main`."""
+
+
+for _name, _help in OFFLINE_COMMANDS.items():
+    app.command(_name, context_settings=_PASSED_ON, help=_help)(_listed)

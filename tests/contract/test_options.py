@@ -149,7 +149,7 @@ def test_a_wrong_file_is_named(content: str, words: list[str], capsys: pytest.Ca
         assert word in error
 
 
-@pytest.mark.parametrize("command", ["status", "view", "compare", "diagnose", "verify", "stacks", "explain", "prune"])
+@pytest.mark.parametrize("command", cli.LATER_COMMANDS)
 def test_commands_of_a_later_version_are_refused(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

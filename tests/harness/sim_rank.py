@@ -50,6 +50,7 @@ class SimRank:
     version: int = PROTOCOL_MAJOR
     pid: int = field(default_factory=lambda: next(_pids))
     start_ticks: int = 5
+    wall_minus_monotonic_ns: int = 1_700_000_000_000_000_000
     next_seq: list[int] = field(default_factory=lambda: [0, 0])
     """Per stream, the next record to send."""
     acked: list[int] = field(default_factory=lambda: [0, 0])
@@ -88,7 +89,7 @@ class SimRank:
             host=self.host,
             pid=self.pid,
             start_ticks=self.start_ticks,
-            wall_minus_monotonic_ns=1_700_000_000_000_000_000,
+            wall_minus_monotonic_ns=self.wall_minus_monotonic_ns,
         )
 
     async def send_steps(self, count: int, *, per_frame: int = 100, stream: int = STEP_STREAM) -> None:

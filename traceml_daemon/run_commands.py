@@ -1,0 +1,90 @@
+"""The commands of `traceml` about runs that are there: their options, and what their outcome is as an exit code.
+
+What a command does is imported when it is asked for: each of them is short, and so should its start be.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from traceml_client.protocol import environ
+from traceml_client.protocol.errors import ConfigError
+from traceml_daemon import run_lookup
+
+EXIT_BAD_RUN: Final = 1
+"""`status`: the run failed, was interrupted or abandoned, or stalls."""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+_LogsDir = Annotated[
+    str | None, typer.Option("--logs-dir", metavar="DIR", help="where run folders live [default: logs]")
+]
+_RUN_HELP: Final = "a run folder, its manifest.json or final_summary.json, or a name below --logs-dir"
+_Run = Annotated[str, typer.Argument(metavar="RUN", help=_RUN_HELP)]
+
+
+def run_folder(run: str | None, logs_dir: str | None) -> Path:
+    """Raises ConfigError where there is no such run."""
+    return run_lookup.find_run(run, logs_folder(logs_dir))
+
+
+def logs_folder(logs_dir: str | None) -> Path:
+    """Raises ConfigError."""
+    return run_lookup.logs_dir(logs_dir, environ.snapshot(), folder=Path.cwd())
+
+
+@app.callback()
+def _root() -> None: ...
+
+
+@app.command()
+def status(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help=f"{_RUN_HELP} [default: the newest]")] = None,
+    logs_dir: _LogsDir = None,
+    is_json: Annotated[bool, typer.Option("--json", help="one JSON document")] = False,
+) -> int:
+    """The state of a live or past run: ranks, last step, who is missing, telemetry health."""
+    from traceml_client.protocol.manifest import encode_json
+    from traceml_daemon import run_status, status_text
+
+    found = run_status.read_status(run_folder(run, logs_dir), now_ns=time.time_ns())
+    sys.stdout.write(encode_json(found).decode() if is_json else status_text.status_text(found))
+    return 0 if found.is_healthy else EXIT_BAD_RUN
+
+
+@app.command()
+def view(
+    run: _Run,
+    logs_dir: _LogsDir = None,
+    is_html: Annotated[bool, typer.Option("--html", hidden=True)] = False,
+) -> None:
+    """Print a run's report again; make it first where nobody did."""
+    if is_html:
+        raise ConfigError("--html is not in this version of TraceML")
+    from traceml_daemon.view import report_text
+
+    sys.stdout.write(report_text(run_folder(run, logs_dir)))
+
+
+@app.command()
+def prune(
+    logs_dir: _LogsDir = None,
+    keep: Annotated[int | None, typer.Option("--keep", metavar="N", min=0, help="keep the N newest")] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="D", help="only what ended that long ago: 30d, 12h")
+    ] = None,
+) -> None:
+    """Remove old run folders, never a live one."""
+    from traceml_daemon import pruning
+
+    if (keep is None) == (older_than is None):
+        raise ConfigError("give one of --keep N and --older-than D")
+    age = None if older_than is None else pruning.parse_age(older_than)
+    for path in pruning.old_runs(logs_folder(logs_dir), keep=keep, older_than=age, now_ns=time.time_ns()):
+        pruning.remove(path)
+        print(f"removed {path}")

@@ -9,7 +9,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -110,7 +110,10 @@ def _run(typed: typer.Typer, arguments: Sequence[str], *, prog_name: str, exit_f
     """An error is one line on standard error."""
     try:
         result = typer.main.get_command(typed).main(list(arguments), prog_name=prog_name, standalone_mode=False)
-    except (ConfigError, _UsageError) as error:
+    except _UsageError as error:
+        named: Any = error  # its own message names the option, its text alone does not
+        return _complain(prog_name, named.format_message(), EXIT_USAGE)
+    except ConfigError as error:
         return _complain(prog_name, str(error), EXIT_USAGE)
     except (CannotStart, StoreError, ReportError) as error:
         return _complain(prog_name, str(error), exit_failed)

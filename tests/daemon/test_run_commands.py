@@ -205,7 +205,7 @@ async def test_prune_keeps_the_newest_and_what_is_no_run(run_dir: Path, show: Sh
         (["status", "nowhere"], "nowhere"),
         (["status"], "logs"),
         (["view", "nowhere"], "nowhere"),
-        (["view"], "run"),
+        (["view"], "RUN"),
         (["view", "x", "--html"], "--html"),
         (["status", "--bogus"], "--bogus"),
         (["prune"], "--keep"),

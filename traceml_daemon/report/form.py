@@ -12,6 +12,7 @@ import msgspec
 
 from traceml_client.protocol.columns import PHASES
 from traceml_client.protocol.manifest import RecordCounts, TelemetryFacts, Topology, TrainingStatus
+from traceml_daemon.report.series_form import Series
 
 SUMMARY_SCHEMA_VERSION: Final = 1
 FAILURE_SCHEMA_VERSION: Final = 1
@@ -282,6 +283,7 @@ class FinalSummary(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemorySection
     process: ProcessSection
     system: SystemSection
+    series: Series
     primary_diagnosis: Finding
     findings: tuple[Finding, ...]
     failure: FailureReport | None

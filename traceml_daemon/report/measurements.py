@@ -81,6 +81,11 @@ class Measurements:
     def __exit__(self, *exc_info: object) -> None:
         self._connection.close()
 
+    def num_steps(self, incarnation: Incarnation) -> int:
+        """The number of its last step."""
+        rows = self._rows.get((incarnation, STEP_STREAM), ())
+        return max((row.first_seq + row.num_records for row in rows), default=0)
+
     def steps(self, incarnation: Incarnation) -> Iterator[Records]:
         """Its step records in order, at most about PIECE_RECORDS at a time."""
         return self._read(incarnation, STEP_STREAM)

@@ -32,7 +32,8 @@ class RankSamples:
 
     def __init__(self, pieces: Iterable[Records]) -> None:
         whole = list(pieces)
-        self._ends, self._values = {}, {}
+        self._ends: dict[int, Integers] = {}
+        self._values: dict[int, Integers] = {}
         for kind in (PROCESS_SAMPLE, DEVICE_MEMORY_SAMPLE, NODE_SAMPLE):
             masks = [piece.tags == kind for piece in whole]
             pairs = list(zip(whole, masks, strict=True))
@@ -40,6 +41,12 @@ class RankSamples:
             self._values[kind] = np.concatenate(
                 [p.values[:, m] for p, m in pairs] or [np.empty((6, 0), np.int64)], axis=1
             )
+
+    def column(self, kind: int, index: int) -> tuple[Integers, Integers]:
+        """(end times, values) of one column where it was measured."""
+        values = self._values[kind][index]
+        is_measured = values != NOT_MEASURED
+        return self._ends[kind][is_measured], values[is_measured]
 
     def memory(self, rank: int) -> RankMemory:
         _, rss, _, _, peak_rss, _ = self._values[PROCESS_SAMPLE]

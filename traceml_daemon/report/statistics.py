@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from traceml_client.protocol.columns import IS_SKIPPED, IS_UNUSUAL, IS_WARMUP, PHASES
+from traceml_daemon.report.cells import StepCells
 from traceml_daemon.report.distribution import Distribution
 from traceml_daemon.report.form import PHASE_NAMES, Phases, PhaseTimes, RankStepTime, StepTimeSection, Window
 from traceml_daemon.report.measurements import Integers, Mask, Records
@@ -20,6 +21,8 @@ CLOCK: Final = "host"
 """Durations are of the host's monotonic clock: of what the training thread waited for, kernels that still run included
 only where it did."""
 _NS_PER_MS: Final = 1e6
+MAX_UNUSUAL: Final = 200
+"""Steps that are listed one by one."""
 
 
 class PhaseStatistics:
@@ -57,14 +60,19 @@ def phase_columns(values: Integers) -> tuple[Integers, ...]:
 class AttemptSteps:
     """One attempt's steps: how many of each kind, and the figures of those that count."""
 
-    def __init__(self, pieces: Iterable[Records], overall: PhaseStatistics | None = None) -> None:
-        """Read all records; those that count go into `overall` too."""
+    def __init__(
+        self, pieces: Iterable[Records], overall: PhaseStatistics | None = None, cells: StepCells | None = None
+    ) -> None:
+        """Read all records; those that count go into `overall` too, and of these the steady ones into `cells`."""
         self.num_completed = 0
         """Without the skipped ones."""
         self.num_skipped = self.num_warmup = self.num_unusual = 0
         self.last_step = 0
         self.first_in_window: int | None = None
         self.last_in_window: int | None = None
+        self.unusual_steps: list[int] = []
+        """The first of them."""
+        self._cells = cells
         statistics = PhaseStatistics()
         self._read(pieces, (statistics,) if overall is None else (statistics, overall))
         self.num_in_window = statistics.num_steps
@@ -90,7 +98,11 @@ class AttemptSteps:
     def _count(self, records: Records, all_statistics: tuple[PhaseStatistics, ...]) -> None:
         if len(records.tags) == 0:
             return
-        self.num_unusual += int(((records.tags & IS_UNUSUAL) > 0).sum())
+        is_unusual = (records.tags & IS_UNUSUAL) > 0
+        self.num_unusual += int(is_unusual.sum())
+        self.unusual_steps += (records.sequences[is_unusual][: MAX_UNUSUAL - len(self.unusual_steps)] + 1).tolist()
+        if self._cells is not None:
+            self._cells.add(_pick(records, ~is_unusual))
         if self.first_in_window is None:
             self.first_in_window = int(records.sequences[0]) + 1
         self.last_in_window = int(records.sequences[-1]) + 1

@@ -16,46 +16,15 @@ from traceml_daemon.report.form import (
     FinalSummary,
     Finding,
     NodeSection,
-    NodeSystem,
-    RankMemory,
-    RankProcess,
     RankSection,
     TrainingSection,
 )
 from traceml_daemon.report.measurements import Measurements
-from traceml_daemon.report.samples import RankSamples, memory_section, process_section, system_section
-from traceml_daemon.report.statistics import AttemptSteps, PhaseStatistics, step_time_section
+from traceml_daemon.report.reading import Reading
+from traceml_daemon.report.samples import memory_section, process_section, system_section
+from traceml_daemon.report.statistics import AttemptSteps, step_time_section
 
 _NO_DIAGNOSIS: Final = "performance is measured but not diagnosed by this version"
-
-
-class _Reading:
-    """One pass over all measurements, rank by rank."""
-
-    def __init__(self) -> None:
-        self.overall = PhaseStatistics()
-        self.steps: dict[Incarnation, AttemptSteps] = {}
-        self.last_steps: dict[int, AttemptSteps] = {}
-        self.memory: list[RankMemory] = []
-        self.process: list[RankProcess] = []
-        self.system: dict[int, NodeSystem] = {}
-
-    def read(self, measurements: Measurements, attempts: Mapping[int, tuple[AttemptFacts, ...]]) -> None:
-        for rank, ordered in attempts.items():
-            for attempt in ordered:
-                overall = self.overall if attempt is ordered[-1] else None
-                self.steps[attempt.incarnation] = AttemptSteps(measurements.steps(attempt.incarnation), overall)
-            self.last_steps[rank] = self.steps[ordered[-1].incarnation]
-            self._read_samples(measurements, rank, ordered[-1])
-
-    def _read_samples(self, measurements: Measurements, rank: int, attempt: AttemptFacts) -> None:
-        samples = RankSamples(measurements.samples(attempt.incarnation))
-        self.memory.append(samples.memory(rank))
-        self.process.append(samples.process(rank))
-        node_index = attempt.incarnation.node_index
-        system = samples.system(node_index)
-        if system is not None:
-            self.system[node_index] = system
 
 
 def build_summary(
@@ -67,9 +36,8 @@ def build_summary(
         StoreError: the database cannot be read; the text names it.
     """
     attempts = by_rank(facts.attempts)
-    reading = _Reading()
     with Measurements(database) as measurements:
-        reading.read(measurements, attempts)
+        reading = Reading(measurements, attempts, facts)
     notes = dict.fromkeys(note for attempt in facts.attempts for note in attempt.notes)
     return FinalSummary(
         run_name=facts.run_name,
@@ -85,6 +53,7 @@ def build_summary(
         memory=memory_section(tuple(reading.memory)),
         process=process_section(tuple(reading.process)),
         system=system_section(tuple(reading.system[index] for index in sorted(reading.system))),
+        series=reading.series(),
         primary_diagnosis=_primary_diagnosis(facts, failure),
         findings=(),
         failure=failure,

@@ -1,0 +1,74 @@
+"""One pass over all measurements of a run, rank by rank; what is kept does not grow with the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from traceml_daemon.core.events import Incarnation
+from traceml_daemon.report.cells import CellAxis, StepCells
+from traceml_daemon.report.facts import AttemptFacts, RunFacts
+from traceml_daemon.report.form import NodeSystem, RankMemory, RankProcess
+from traceml_daemon.report.measurements import Measurements
+from traceml_daemon.report.samples import RankSamples
+from traceml_daemon.report.series import node_series, phase_lines, rank_series, series
+from traceml_daemon.report.series_form import NodeSeries, RankSeries, Series
+from traceml_daemon.report.spans import SpanAxis
+from traceml_daemon.report.statistics import AttemptSteps, PhaseStatistics
+
+Attempts = Mapping[int, tuple[AttemptFacts, ...]]
+"""Rank to its attempts, the last of which speaks for it."""
+
+
+class Reading:
+    """What the sections of the summary are made from."""
+
+    def __init__(self, measurements: Measurements, attempts: Attempts, facts: RunFacts) -> None:
+        self.overall = PhaseStatistics()
+        self.steps: dict[Incarnation, AttemptSteps] = {}
+        self.last_steps: dict[int, AttemptSteps] = {}
+        self.memory: list[RankMemory] = []
+        self.process: list[RankProcess] = []
+        self.system: dict[int, NodeSystem] = {}
+        self.cells: dict[int, StepCells] = {}
+        self._rank_series: list[RankSeries] = []
+        self._node_series: dict[int, NodeSeries] = {}
+        last = [ordered[-1].incarnation for ordered in attempts.values()]
+        self._axis = CellAxis.covering(max(map(measurements.num_steps, last), default=0), len(last))
+        self._spans = _spans(facts, len(last))
+        for rank, ordered in attempts.items():
+            self._read(measurements, rank, ordered)
+
+    def series(self) -> Series:
+        lines = phase_lines(self.cells.values(), self._axis)
+        return series(
+            self._axis,
+            self._spans,
+            {name: lines[name] if phase is not None else () for name, phase in self.overall.phases().items()},
+            (step for steps in self.last_steps.values() for step in steps.unusual_steps),
+            self._rank_series,
+            (self._node_series[index] for index in sorted(self._node_series)),
+        )
+
+    def _read(self, measurements: Measurements, rank: int, ordered: tuple[AttemptFacts, ...]) -> None:
+        *earlier, last = ordered
+        for attempt in earlier:
+            self.steps[attempt.incarnation] = AttemptSteps(measurements.steps(attempt.incarnation))
+        cells = self.cells[rank] = StepCells(self._axis)
+        steps = AttemptSteps(measurements.steps(last.incarnation), self.overall, cells)
+        self.steps[last.incarnation] = self.last_steps[rank] = steps
+        self._read_samples(RankSamples(measurements.samples(last.incarnation)), rank, last)
+
+    def _read_samples(self, samples: RankSamples, rank: int, attempt: AttemptFacts) -> None:
+        self.memory.append(samples.memory(rank))
+        self.process.append(samples.process(rank))
+        self._rank_series.append(rank_series(self.cells[rank], samples, attempt, self._spans))
+        node_index = attempt.incarnation.node_index
+        system, load = samples.system(node_index), node_series(samples, attempt, self._spans)
+        if system is not None and load is not None:
+            self.system[node_index], self._node_series[node_index] = system, load
+
+
+def _spans(facts: RunFacts, num_ranks: int) -> SpanAxis:
+    start_ns = facts.training_started_ns if facts.training_started_ns is not None else facts.started_ns
+    end_ns = facts.training_ended_ns if facts.training_ended_ns is not None else facts.generated_ns
+    return SpanAxis.covering(start_ns, end_ns, num_ranks)

@@ -1,0 +1,85 @@
+"""Makes the `series` of the summary from cells and samples; see `series_form` for what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from traceml_client.protocol.columns import DEVICE_MEMORY_SAMPLE, NODE_SAMPLE, PROCESS_SAMPLE
+from traceml_daemon.report.cells import CELL_ROWS, CellAxis, Floats, StepCells
+from traceml_daemon.report.facts import AttemptFacts
+from traceml_daemon.report.samples import RankSamples
+from traceml_daemon.report.series_form import Line, NodeSeries, RankSeries, Series
+from traceml_daemon.report.spans import SpanAxis
+from traceml_daemon.report.statistics import MAX_UNUSUAL
+
+_DIGITS: Final = 4
+_MIB: Final = 1 << 20
+
+
+def rank_series(cells: StepCells, samples: RankSamples, attempt: AttemptFacts, axis: SpanAxis) -> RankSeries:
+    rss, device = samples.column(PROCESS_SAMPLE, 1), samples.column(DEVICE_MEMORY_SAMPLE, 1)
+    return RankSeries(
+        rank=attempt.place.rank,
+        step_ms=line(cells.median_step_ms()),
+        step_max_ms=line(cells.largest_step_ms()),
+        rss_mib=line(axis.largest(attempt, *rss) / _MIB),
+        device_mib=line(axis.largest(attempt, *device) / _MIB),
+    )
+
+
+def node_series(samples: RankSamples, attempt: AttemptFacts, axis: SpanAxis) -> NodeSeries | None:
+    """Null where this rank did not sample its node."""
+    cpu, used = samples.column(NODE_SAMPLE, 0), samples.column(NODE_SAMPLE, 1)
+    if len(used[0]) == 0:
+        return None
+    return NodeSeries(
+        node_rank=attempt.incarnation.node_index,
+        cpu_percent=line(axis.largest(attempt, *cpu) / 10.0),
+        memory_used_mib=line(axis.largest(attempt, *used) / _MIB),
+    )
+
+
+def phase_lines(cells: Iterable[StepCells], axis: CellAxis) -> dict[str, Line]:
+    """The mean step of each cell over all ranks, divided into phases."""
+    counts = np.zeros(axis.num_cells, np.int64)
+    total_ns = np.zeros((len(CELL_ROWS), axis.num_cells), np.int64)
+    for each in cells:
+        counts += each.counts
+        total_ns += each.total_ns
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean_ms = np.where(counts > 0, total_ns / (1e6 * counts), np.nan)
+    return {name: line(row) for name, row in zip(CELL_ROWS, mean_ms, strict=True)}
+
+
+def series(
+    axis: CellAxis,
+    spans: SpanAxis,
+    phase_ms: dict[str, Line],
+    unusual_steps: Iterable[int],
+    ranks: Iterable[RankSeries],
+    nodes: Iterable[NodeSeries],
+) -> Series:
+    return Series(
+        steps_per_cell=axis.steps_per_cell,
+        first_steps=tuple(range(1, 1 + axis.steps_per_cell * axis.num_cells, axis.steps_per_cell)),
+        phase_ms=phase_ms,
+        unusual_steps=tuple(sorted(set(unusual_steps))[:MAX_UNUSUAL]),
+        seconds_per_span=spans.seconds_per_span,
+        times_s=spans.middles_s(),
+        ranks=tuple(ranks),
+        nodes=tuple(nodes),
+    )
+
+
+def line(values: Floats) -> Line:
+    """Four significant digits; null for NaN; empty if there is nothing else."""
+    if len(values) == 0 or np.isnan(values).all():
+        return ()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        magnitude = np.floor(np.log10(np.abs(np.where(values == 0, 1.0, values))))
+    factor = 10.0 ** (_DIGITS - 1 - magnitude)
+    rounded = np.round(values * factor) / factor
+    return tuple(None if value != value else value for value in np.round(rounded, 6).tolist())

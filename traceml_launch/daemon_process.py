@@ -13,6 +13,7 @@ import msgspec
 
 from traceml_client.protocol.launch import DaemonFailed, DaemonLaunch, DaemonReady
 from traceml_launch import pidfds
+from traceml_launch.logfile import open_private
 
 READY_TIMEOUT_S: Final = 20.0
 """Far over a cold start on a busy node, and less than workers wait for what we give them."""
@@ -39,7 +40,7 @@ class DaemonProcess:
         try:
             os.write(config_fd, msgspec.json.encode(order))
             os.lseek(config_fd, 0, os.SEEK_SET)
-            with stderr_path.open("ab") as diagnostics:
+            with open_private(stderr_path) as diagnostics:
                 self._process = subprocess.Popen(
                     argv_for(config_fd, ready_write),
                     env=environ,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 COPY_BYTES: Final = 1 << 20
 
@@ -139,6 +139,11 @@ class CappedLog:
             file.seek(skip)
             while piece := file.read(COPY_BYTES):
                 self._file.write(piece)
+
+
+def open_private(path: Path) -> BinaryIO:
+    """Open a file for appending, mode 0600 if it is new. Raises OSError."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab")
 
 
 def open_log(path: Path, *, max_bytes: int) -> StreamLog:

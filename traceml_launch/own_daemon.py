@@ -14,6 +14,7 @@ from traceml_launch import command, pidfds
 from traceml_launch.config import LaunchConfig
 from traceml_launch.daemon_process import DaemonProcess
 from traceml_launch.identity import LauncherIdentity
+from traceml_launch.logfile import open_private
 from traceml_launch.run_folder import RunFolder
 
 _ANY_ADDRESS: Final = frozenset(("", "0.0.0.0", "::"))
@@ -83,7 +84,7 @@ async def finalize_offline(
 
 def _start_finalizer(run_dir: Path, run_id: str, reason: TelemetryReason) -> subprocess.Popen[bytes] | None:
     try:
-        with (run_dir / launch.AGGREGATOR_STDERR_FILE).open("ab") as diagnostics:
+        with open_private(run_dir / launch.AGGREGATOR_STDERR_FILE) as diagnostics:
             return subprocess.Popen(
                 command.finalize_argv(python=sys.executable, run_dir=str(run_dir), reason=reason),
                 env=command.daemon_environment(environ=environ.snapshot(), run_id=run_id),

@@ -71,8 +71,9 @@ def launch_order(run_dir: Path, **changes: Any) -> DaemonLaunch:
 async def supervised_daemon(order: DaemonLaunch) -> AsyncIterator[DaemonProcess]:
     """`python -m traceml_daemon supervise`, up to its ready line."""
     run_dir = Path(order.run_dir)
-    for name in ("nodes", AGGREGATOR_DIR):
-        (run_dir / name).mkdir(parents=True, exist_ok=True)
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    for folder in (run_dir, run_dir / "nodes", run_dir / AGGREGATOR_DIR):
+        folder.mkdir(mode=0o700, exist_ok=True)
     config_read, config_write = os.pipe()
     ready_read, ready_write = os.pipe()
     with os.fdopen(config_write, "wb") as config:

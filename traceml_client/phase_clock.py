@@ -45,7 +45,7 @@ class PhaseClock:
         self._real_now_ns = now_ns
         self._now_ns = self._first_now_ns
         self.spent = [0, 0, 0, 0, 0, 0, 0]
-        """Nanoseconds by phase; an index is free."""
+        """Nanoseconds by number of `phases`; the last is free."""
         self._phase = RESIDUAL
         self._since = self._start = 0
         self._flags = IS_WARMUP

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+WAITED: Final = 0
+"""No phase: the part of the backwards that was spent waiting for other ranks' gradients."""
 INPUT_WAIT: Final = 1
 H2D: Final = 2
 FORWARD: Final = 3

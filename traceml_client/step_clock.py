@@ -15,8 +15,8 @@ from threading import get_ident
 from typing import Final
 
 from traceml_client.phase_clock import PhaseClock
-from traceml_client.phases import BACKWARD, FORWARD, INPUT_WAIT, NOT_OURS, OPTIMIZER, RESIDUAL
-from traceml_client.protocol.columns import IS_SKIPPED, IS_UNUSUAL, IS_WARMUP
+from traceml_client.phases import BACKWARD, FORWARD, INPUT_WAIT, NOT_OURS, OPTIMIZER, RESIDUAL, WAITED
+from traceml_client.protocol.columns import IS_SKIPPED, IS_UNUSUAL, IS_WARMUP, wait_bits
 from traceml_client.recorder import Recorder, StepWords
 from traceml_client.step_notes import StepNotes
 from traceml_client.step_order import NO_SOURCE, never_replacing
@@ -113,9 +113,10 @@ class StepClock(PhaseClock):
         if optimizer != self._only:
             self._end_part(optimizer)
             return
-        _, wait, h2d, forward, backward, ours, _ = spent
+        waited, wait, h2d, forward, backward, ours, _ = spent
+        flags = self._flags | wait_bits(waited, backward) if waited else self._flags
         self._recorder.record_step(
-            (self._flags, now, wait or -1, h2d, forward or -1, backward or -1, ours, now - self._start)
+            (flags, now, wait or -1, h2d, forward or -1, backward or -1, ours, now - self._start)
         )
         self.spent = [0, 0, 0, 0, 0, 0, 0]
         self._flags = self._forward_mark = 0
@@ -192,6 +193,11 @@ class StepClock(PhaseClock):
         if self.step == 1:
             self.notes.see_backward()
 
+    def see_gradient_wait(self, ready_ns: int) -> None:
+        """Of the backward that was just left, the time since `ready_ns` was waiting for other ranks."""
+        if self._owner != _OFF:
+            self.spent[WAITED] += max(1, self._since - ready_ns)
+
     def see_checkpoint(self) -> None:
         """Something is saved."""
         if get_ident() == self._owner or self._may_ask():
@@ -266,8 +272,9 @@ class StepClock(PhaseClock):
     def _take_part(self) -> StepWords:
         """What was measured since the last one, ending at the last change of phase. -1 is NOT_MEASURED."""
         now = self._since
-        _, wait, h2d, forward, backward, optimizer, _ = self.spent
-        part = (self._flags, now, wait or -1, h2d, forward or -1, backward or -1, optimizer or -1, now - self._start)
+        waited, wait, h2d, forward, backward, optimizer, _ = self.spent
+        flags = self._flags | wait_bits(waited, backward)
+        part = (flags, now, wait or -1, h2d, forward or -1, backward or -1, optimizer or -1, now - self._start)
         self.spent = [0, 0, 0, 0, 0, 0, 0]
         self._flags = self._forward_mark = 0
         self._start = now

@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from traceml_client.protocol.columns import IS_SKIPPED, NOT_MEASURED
+from traceml_client.protocol.columns import (
+    IS_SKIPPED,
+    IS_UNUSUAL,
+    IS_WARMUP,
+    MAX_WAIT_LEVEL,
+    NOT_MEASURED,
+    wait_bits,
+    wait_level,
+)
 from traceml_client.recorder import Recorder, StepWords
 from traceml_client.step_order import StepOrder
 
+_BACKWARD = 5
 _DURATION = 7
 
 
@@ -84,12 +93,14 @@ def joined(parts: Sequence[StepWords]) -> StepWords:
     """One step from its parts, in order: skipped if all were, otherwise marked as any was; a null adds nothing."""
     if len(parts) == 1:
         return parts[0]
-    flags = 0
+    flags = waited = 0
     for part in parts:
-        flags |= part[0] & ~IS_SKIPPED
+        flags |= part[0] & (IS_WARMUP | IS_UNUSUAL)
+        waited += max(0, wait_level(part[0]) - 1) * part[_BACKWARD] // MAX_WAIT_LEVEL
     if all(part[0] & IS_SKIPPED for part in parts):
         flags |= IS_SKIPPED
     columns = list(zip(*parts, strict=True))
+    flags |= wait_bits(waited, sum(max(0, backward) for backward in columns[_BACKWARD]))
     input_wait, h2d, forward, backward, optimizer = (_total(column) for column in columns[2:_DURATION])
     return (flags, parts[-1][1], input_wait, h2d, forward, backward, optimizer, sum(columns[_DURATION]))
 

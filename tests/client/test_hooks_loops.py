@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.loop_server import LOOPS, LoopResult, LoopServer
-from traceml_client.protocol.columns import IS_SKIPPED, IS_UNUSUAL, IS_WARMUP
+from traceml_client.protocol.columns import IS_SKIPPED, IS_UNUSUAL, IS_WARMUP, MAX_WAIT_LEVEL, wait_level
 from traceml_client.step_notes import NO_STEPS
 
 pytestmark = pytest.mark.torch
@@ -121,3 +121,18 @@ def test_a_killed_rank_has_exactly_its_steps(loops: LoopServer, tmp_path: Path, 
     result = loops.run("killed", tmp_path, when)
     assert result.status == signal.SIGKILL
     assert len(result.steps) == num_steps
+
+
+@pytest.mark.parametrize(("slow_rank", "is_waiting"), [(0, False), (1, True)])
+def test_waiting_for_a_slow_peer_is_told_from_a_slow_backward(
+    loops: LoopServer, tmp_path: Path, slow_rank: int, is_waiting: bool
+) -> None:
+    """Both ranks spend the same time in their backward."""
+    result = loops.run("two_ranks", tmp_path, str(slow_rank))
+    assert result.status == 0, result.output
+    assert (result.median_ns("backward") or 0) > 20e6
+    levels = [wait_level(step.flags) - 1 for step in result.steps]
+    share = statistics.median(levels) / MAX_WAIT_LEVEL
+    assert (share > 0.6) == is_waiting
+    assert (share < 0.4) == (not is_waiting)
+    assert min(levels) >= 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.client.clocked_rank import LOADER, A, B, Rank, in_thread
 from traceml_client.phases import BACKWARD, FORWARD, H2D
-from traceml_client.protocol.columns import IS_UNUSUAL, IS_WARMUP
+from traceml_client.protocol.columns import IS_SKIPPED, IS_UNUSUAL, IS_WARMUP, MAX_WAIT_LEVEL, wait_level
 
 
 def test_a_validation_pass_marks_its_step_and_its_batches_are_no_input_wait() -> None:
@@ -198,3 +198,25 @@ def test_no_order_of_events_breaks_a_step(events: list[tuple[str, int]]) -> None
     for earlier, later in itertools.pairwise(steps):
         assert later.end_ns - earlier.end_ns == later.duration_ns
     assert rank.progress[0] == (len(steps) + 1 if steps else rank.progress[0])
+
+
+def test_waiting_inside_a_backward_is_a_share_of_it() -> None:
+    rank = Rank()
+    rank.step()
+    rank.phase(BACKWARD, 30)
+    rank.clock.see_gradient_wait(rank.now_ns - 15)
+    rank.optimizer(15)
+    assert [wait_level(step.flags) for step in rank.steps] == [0, 1 + MAX_WAIT_LEVEL // 2]
+    assert rank.steps[1].phases["backward"] == 30
+
+
+def test_shares_of_waiting_add_up_over_the_parts_of_a_step() -> None:
+    rank = Rank()
+    for _ in range(3):
+        for optimizer, waited in ((A, 90), (B, 0)):
+            rank.batch(10, loader=optimizer)
+            rank.phase(BACKWARD, 90)
+            rank.clock.see_gradient_wait(rank.now_ns - waited)
+            rank.optimizer(15, optimizer)
+    assert [wait_level(step.flags) for step in rank.steps] == [1 + MAX_WAIT_LEVEL // 2] * 3
+    assert rank.steps[2].flags & (IS_WARMUP | IS_SKIPPED | IS_UNUSUAL) == 0

@@ -3,7 +3,7 @@
 A ring record is eight signed 64-bit words: tag, end time, six values. A frame or a chunk row carries many of them,
 column after column, little-endian, so that encoding, storing and statistics never touch single records.
 
-Step stream (tag = flag bits):   end_ns, input_wait, h2d, forward, backward, optimizer, step    (ns)
+Step stream (tag = flags, wait):   end_ns, input_wait, h2d, forward, backward, optimizer, step    (ns)
 Sample stream (tag = a kind):    end_ns, six values whose meaning the kind gives
 End times are the rank's monotonic clock; the hello carries the offset to wall time.
 """
@@ -33,6 +33,24 @@ IS_WARMUP: Final = 2
 """The first step of an attempt, or one that compiled."""
 IS_UNUSUAL: Final = 4
 """Holds a validation pass or a checkpoint beside the training step."""
+
+_WAIT_SHIFT: Final = 3
+MAX_WAIT_LEVEL: Final = 30
+"""The other five bits of a step's tag: 0 where it was not measured, else 1 + the share of the backward that was spent
+waiting for other ranks' gradients, in thirtieths. A time of its own would cost every step eight bytes everywhere."""
+
+
+def wait_bits(waited_ns: int, backward_ns: int) -> int:
+    """To be added to a step's flags; 0 waited is not measured."""
+    if waited_ns <= 0 or backward_ns <= 0:
+        return 0
+    return 1 + min(MAX_WAIT_LEVEL, (MAX_WAIT_LEVEL * waited_ns + backward_ns // 2) // backward_ns) << _WAIT_SHIFT
+
+
+def wait_level(tag: int) -> int:
+    """0 where not measured, else 1 + thirtieths; works on arrays of tags too."""
+    return tag >> _WAIT_SHIFT
+
 
 PROCESS_SAMPLE: Final = 1
 """cpu_ns, rss_bytes, num_threads, num_fds, peak_rss_bytes, NOT_MEASURED"""

@@ -11,6 +11,7 @@ import torch
 from traceml_client.phases import BACKWARD, FORWARD, NOT_OURS
 from traceml_client.steps import Measuring
 from traceml_client.torch_hooks.import_watch import hide_frame
+from traceml_client.torch_hooks.own_gradients import OwnGradients
 from traceml_client.torch_hooks.patching import Patches, is_tracing, keep_uncompiled
 from traceml_client.torch_hooks.phase_wrap import leave_after_error
 
@@ -29,16 +30,18 @@ def _timed_backward(
 ) -> Callable[..., Any]:
     """As `phase_wrap.timed`, with a call less: every step comes here."""
     clock, fault = measuring.clock, measuring.fault
+    own_gradients = OwnGradients(measuring)
 
     @functools.wraps(function)
     def backward(*args: Any, **kwargs: Any) -> Any:
         if is_tracing():
             return function(*args, **kwargs)
-        before = NOT_OURS
+        before, watch = NOT_OURS, None
         try:
             if not clock.spent[FORWARD] or clock.step == 1:
                 find_models()
                 clock.see_backward()
+            watch = own_gradients.watch(args[0] if args else None)
             before = clock.enter(BACKWARD)
         except Exception as error:  # noqa: BLE001 - the boundary
             fault(_KIND, error)
@@ -51,6 +54,8 @@ def _timed_backward(
         try:
             if before != NOT_OURS:
                 clock.leave(before)
+                if watch is not None:
+                    own_gradients.end(watch)
                 if clock.has_stepped_inside:
                     clock.end_backward()
         except Exception as error:  # noqa: BLE001 - the boundary

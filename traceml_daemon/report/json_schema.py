@@ -14,6 +14,7 @@ import msgspec
 
 from traceml_client.protocol.manifest import Manifest, encode_json
 from traceml_client.protocol.node import NodeReport
+from traceml_daemon.report.compare_form import Comparison, RunTable
 from traceml_daemon.report.form import FailureReport, FinalSummary
 
 DIRECTORY: Final = Path(__file__).parent / "schemas"
@@ -22,6 +23,8 @@ TYPES: Final[dict[str, type]] = {
     "failure_report": FailureReport,
     "manifest": Manifest,
     "node": NodeReport,
+    "comparison": Comparison,
+    "run_table": RunTable,
 }
 
 

@@ -1,0 +1,122 @@
+"""How sure a change between two runs is: intervals by a block bootstrap over stretches of steps and groups of ranks.
+
+Two things widen an interval beyond what the steps' noise explains. Few stretches: Student's t in place of the normal.
+Drift from run to run, which two single runs cannot show: what the halves of each run differ by, and at least
+RUN_TO_RUN, stands for it. Everything is drawn from one seed, so that the same two runs get the same answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from traceml_daemon.report.stretches import Floats, PhaseStretches, RunStretches
+
+NUM_DRAWS: Final = 1000
+SEED: Final = 20_240_229
+RUN_TO_RUN: Final = 0.01
+"""Standard deviation of a run's figures against another run of the same script on the same machine: memory layout,
+clock rates and page cache are dealt anew for each process."""
+_Z: Final = 1.96
+_MIDDLE_95: Final = (2.5, 97.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How far the logarithm of B / A may lie below and above its estimate, with 95 % confidence. Both at least 0."""
+
+    below: float
+    above: float
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSpreads:
+    median: Spread | None
+    tail: Spread | None
+    mean: Spread | None
+
+
+class Draws:
+    """Which cells count how often in each draw: shape (draws, cells), for A and B.
+
+    Ranks of two runs of equal size are drawn as pairs: what makes rank 3 slower than rank 0 in both is no noise.
+    """
+
+    def __init__(self, a: RunStretches, b: RunStretches) -> None:
+        generator = np.random.default_rng(SEED)
+        groups_a = _multiplicities(generator, a.num_groups)
+        groups_b = groups_a if a.num_groups == b.num_groups else _multiplicities(generator, b.num_groups)
+        self.a = _cross(groups_a, _multiplicities(generator, a.num_stretches))
+        self.b = _cross(groups_b, _multiplicities(generator, b.num_stretches))
+        fewest = max(2, min(a.num_stretches, b.num_stretches))
+        self.widening = (1 + 1.21 / (fewest - 1)) * float(np.sqrt(fewest / (fewest - 1)))
+        """Student's quantile over the normal one, and the bootstrap's known lack at few blocks."""
+
+
+def spreads(a: RunStretches, b: RunStretches, draws: Draws, name: str) -> PhaseSpreads:
+    """Of the changes of one phase."""
+    drawn_a, drawn_b = (_Drawn(run, run.phases[name], weights) for run, weights in ((a, draws.a), (b, draws.b)))
+    return PhaseSpreads(
+        median=_spread(drawn_a.quantiles(0.50), drawn_b.quantiles(0.50), draws.widening),
+        tail=_spread(drawn_a.quantiles(0.95), drawn_b.quantiles(0.95), draws.widening),
+        mean=_spread(drawn_a.means(), drawn_b.means(), draws.widening),
+    )
+
+
+class _Drawn:
+    """Figures of one phase of one run under every draw; after the draws stand the whole run and its two halves."""
+
+    def __init__(self, run: RunStretches, phase: PhaseStretches, weights: Floats) -> None:
+        is_late = np.arange(run.num_stretches) * 2 >= run.num_stretches
+        halves = np.tile(np.stack([np.ones_like(is_late), ~is_late, is_late]), run.num_groups)
+        self._weights = np.concatenate([weights, halves])
+        counts, self._middles = phase.compact()
+        self._cumulated = np.cumsum(self._weights.astype(np.float32) @ counts, axis=1, dtype=np.float64)
+        self._sums, self._steps = phase.sums, run.steps
+
+    def quantiles(self, share: float) -> Floats:
+        """Nan where a draw holds no value."""
+        if not len(self._middles):
+            return np.full(len(self._weights), np.nan)
+        totals = self._cumulated[:, -1:]
+        places = (self._cumulated < share * totals).sum(axis=1)
+        found = self._middles[np.minimum(places, len(self._middles) - 1)].copy()
+        found[totals[:, 0] == 0] = np.nan
+        return found
+
+    def means(self) -> Floats:
+        steps = self._weights @ self._steps
+        return np.divide(self._weights @ self._sums, steps, out=np.full(len(steps), np.nan), where=steps > 0)
+
+
+def _spread(a: Floats, b: Floats, widening: float) -> Spread | None:
+    """Null where either run measured nothing, or nothing but zeros."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs_a, logs_b = np.log(a), np.log(b)
+    if not (np.isfinite(logs_a[-3]) and np.isfinite(logs_b[-3])):
+        return None
+    changes = logs_b[:-3] - logs_a[:-3]
+    changes = changes[np.isfinite(changes)] - (logs_b[-3] - logs_a[-3])
+    if len(changes) < NUM_DRAWS // 2:
+        return None
+    low, high = np.percentile(changes, _MIDDLE_95)
+    drift = _Z * float(np.sqrt(2 * RUN_TO_RUN**2 + _half_difference(logs_a) ** 2 + _half_difference(logs_b) ** 2))
+    return Spread(
+        below=float(np.hypot(max(-low, 0.0) * widening, drift)),
+        above=float(np.hypot(max(high, 0.0) * widening, drift)),
+    )
+
+
+def _half_difference(logs: Floats) -> float:
+    difference = (logs[-1] - logs[-2]) / 2
+    return float(difference) if np.isfinite(difference) else 0.0
+
+
+def _multiplicities(generator: np.random.Generator, count: int) -> Floats:
+    return generator.multinomial(count, np.full(count, 1 / count), NUM_DRAWS).astype(np.float64)
+
+
+def _cross(groups: Floats, stretches: Floats) -> Floats:
+    return (groups[:, :, None] * stretches[:, None, :]).reshape(NUM_DRAWS, -1)

@@ -1,0 +1,178 @@
+"""Two runs, or many: what changed from A to B, how sure that is, and whether it is more than the noise.
+
+The verdict is of the step's median. The mean is asked too: a step that is rarely but much slower leaves the median
+alone. A run that failed gets figures and no verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from traceml_client.protocol.launch import DATABASE_FILE
+from traceml_daemon.report import bootstrap
+from traceml_daemon.report.bootstrap import PhaseSpreads, Spread
+from traceml_daemon.report.compare_form import (
+    ComparedFindings,
+    ComparedRun,
+    Comparison,
+    Interval,
+    MeanChange,
+    PhaseChange,
+    TailChange,
+    Verdict,
+)
+from traceml_daemon.report.compare_words import caveats, refusal, why
+from traceml_daemon.report.form import PHASE_NAMES, FinalSummary, Finding, PhaseTimes
+from traceml_daemon.report.measurements import Measurements
+from traceml_daemon.report.saved import read_summary
+from traceml_daemon.report.stretches import read_stretches
+
+MARGIN_PCT: Final = 5.0
+"""Half of the 10 % that must be found. Runs of one script on one machine differ by 1 to 3 % by themselves."""
+_DECISIVE: Final = 2.0
+"""`same` needs an interval within this many margins: wider, and a change that matters may hide in it."""
+_MATTERS: Final = 0.01
+"""A phase whose change is less than this share of the step is `same`, whatever that is of the phase."""
+
+
+class _Change(NamedTuple):
+    change_pct: float | None
+    interval_pct: Interval | None
+
+
+def compare(dir_a: Path, dir_b: Path, *, margin_pct: float = MARGIN_PCT) -> Comparison:
+    """Blocks.
+
+    Raises:
+        StoreError: a run has no readable final_summary.json, or its database is damaged.
+    """
+    a, b = read_summary(dir_a), read_summary(dir_b)
+    all_spreads, without = _spreads(dir_a, dir_b, a, b)
+    changes = [_phase_change(name, a, b, all_spreads.get(name), margin_pct) for name in PHASE_NAMES]
+    step = changes[-1]
+    reason = refusal(a, b) or without
+    verdict = "inconclusive" if reason else step.verdict
+    return Comparison(
+        verdict=verdict,
+        why=reason or why(verdict, step, changes[:-1], margin_pct),
+        margin_pct=margin_pct,
+        a=_compared(a),
+        b=_compared(b),
+        step_time=step,
+        phases=tuple(changes[:-1]),
+        findings=ComparedFindings(a=_findings(a), b=_findings(b)),
+        warnings=(*caveats(a, b),),
+    )
+
+
+def _spreads(dir_a: Path, dir_b: Path, a: FinalSummary, b: FinalSummary) -> tuple[dict[str, PhaseSpreads], str | None]:
+    """By phase; empty, with the reason, where a run was kept without its single steps."""
+    databases = [folder / DATABASE_FILE for folder in (dir_a, dir_b)]
+    for database in databases:
+        if not database.is_file():
+            return {}, f"{database} is missing: without single steps noise and change look alike"
+    with Measurements(databases[0]) as of_a, Measurements(databases[1]) as of_b:
+        cells_a, cells_b = read_stretches(of_a, a), read_stretches(of_b, b)
+    draws = bootstrap.Draws(cells_a, cells_b)
+    return {name: bootstrap.spreads(cells_a, cells_b, draws, name) for name in PHASE_NAMES}, None
+
+
+def _phase_change(
+    name: str, a: FinalSummary, b: FinalSummary, spread: PhaseSpreads | None, margin_pct: float
+) -> PhaseChange:
+    in_a, in_b = a.step_time.phases.get(name), b.step_time.phases.get(name)
+    if in_a is None or in_b is None:
+        return PhaseChange(
+            phase=name,
+            verdict="inconclusive",
+            a_p50_ms=None if in_a is None else in_a.p50_ms,
+            b_p50_ms=None if in_b is None else in_b.p50_ms,
+            change_pct=None,
+            interval_pct=None,
+            tail=None,
+            mean=None,
+        )
+    spread = spread or PhaseSpreads(None, None, None)
+    median = _change(in_a.p50_ms, in_b.p50_ms, spread.median)
+    mean = _change(in_a.mean_ms, in_b.mean_ms, spread.mean)
+    step = a.step_time.phases.get("step")
+    return PhaseChange(
+        phase=name,
+        verdict=_phase_verdict(in_a, in_b, step, judge(median, mean, margin_pct)),
+        a_p50_ms=in_a.p50_ms,
+        b_p50_ms=in_b.p50_ms,
+        change_pct=median.change_pct,
+        interval_pct=median.interval_pct,
+        tail=TailChange(in_a.p95_ms, in_b.p95_ms, *_change(in_a.p95_ms, in_b.p95_ms, spread.tail)),
+        mean=MeanChange(in_a.mean_ms, in_b.mean_ms, *mean),
+    )
+
+
+def _phase_verdict(a: PhaseTimes, b: PhaseTimes, step: PhaseTimes | None, verdict: Verdict) -> Verdict:
+    """A change of next to nothing is none, however large a share of the phase it is."""
+    if step is None:
+        return verdict
+    largest_ms = max(abs(b.p50_ms - a.p50_ms), abs(b.mean_ms - a.mean_ms))
+    return "same" if largest_ms < _MATTERS * step.p50_ms else verdict
+
+
+def judge(median: _Change, mean: _Change, margin_pct: float) -> Verdict:
+    """From the median's change and, where only the mean is clear, from that."""
+    of_median = _judge_median(median, margin_pct)
+    of_mean = _judge_mean(mean, margin_pct)
+    if {of_median, of_mean} == {"better", "worse"}:
+        return "inconclusive"
+    return of_mean if of_mean is not None and of_median in ("same", "inconclusive") else of_median
+
+
+def _judge_median(change: _Change, margin_pct: float) -> Verdict:
+    if change.change_pct is None or change.interval_pct is None:
+        return "inconclusive"
+    low, high = change.interval_pct
+    if change.change_pct >= margin_pct and low > 0:
+        return "worse"
+    if change.change_pct <= -margin_pct and high < 0:
+        return "better"
+    is_narrow = low > -_DECISIVE * margin_pct and high < _DECISIVE * margin_pct
+    return "same" if abs(change.change_pct) < margin_pct and is_narrow else "inconclusive"
+
+
+def _judge_mean(change: _Change, margin_pct: float) -> Verdict | None:
+    """Only where the whole interval lies beyond the margin: a few outliers move a mean far."""
+    if change.interval_pct is None:
+        return None
+    low, high = change.interval_pct
+    if low > margin_pct:
+        return "worse"
+    return "better" if high < -margin_pct else None
+
+
+def _change(a_ms: float, b_ms: float, spread: Spread | None) -> _Change:
+    if a_ms <= 0 or b_ms < 0:
+        return _Change(0.0 if a_ms == b_ms else None, None)
+    change_pct = round(100 * (b_ms / a_ms - 1), 3)
+    if spread is None or b_ms == 0:
+        return _Change(change_pct, None)
+    log = math.log(b_ms / a_ms)
+    return _Change(change_pct, (_percent(log - spread.below), _percent(log + spread.above)))
+
+
+def _percent(log: float) -> float:
+    return round(100 * math.expm1(min(log, 100.0)), 3)
+
+
+def _compared(summary: FinalSummary) -> ComparedRun:
+    return ComparedRun(
+        run_name=summary.run_name,
+        run_id=summary.run_id,
+        status=summary.training.status,
+        ranks=len(summary.ranks),
+        steps=summary.step_time.window.steps,
+        clock=summary.step_time.clock,
+    )
+
+
+def _findings(summary: FinalSummary) -> tuple[Finding, ...]:
+    return summary.findings or (summary.primary_diagnosis,)

@@ -71,6 +71,31 @@ def view(
     sys.stdout.write(report_text(run_folder(run, logs_dir)))
 
 
+@app.command("compare")
+def compare_command(
+    run_a: Annotated[str, typer.Argument(metavar="RUN_A", help=f"{_RUN_HELP}; or, alone, a folder of runs")],
+    run_b: Annotated[str | None, typer.Argument(metavar="[RUN_B]", help="the run that is judged against RUN_A")] = None,
+    logs_dir: _LogsDir = None,
+    is_json: Annotated[bool, typer.Option("--json", help="one JSON document")] = False,
+    fail_on_regression: Annotated[
+        float | None,
+        typer.Option(metavar="PCT", min=0.1, help="exit 4 if B is slower by PCT % or more, 3 if that cannot be told"),
+    ] = None,
+) -> int:
+    """What changed from one run to another, and whether that is more than noise; of a folder of runs a table."""
+    from traceml_daemon import comparing
+
+    if run_b is not None:
+        dir_a, dir_b = run_folder(run_a, logs_dir), run_folder(run_b, logs_dir)
+        text, code = comparing.compare_two(dir_a, dir_b, is_json=is_json, limit_pct=fail_on_regression)
+    elif fail_on_regression is None:
+        text, code = comparing.table(Path(run_a).expanduser(), is_json=is_json), 0
+    else:
+        raise ConfigError("--fail-on-regression: give RUN_A and RUN_B")
+    sys.stdout.write(text)
+    return code
+
+
 @app.command()
 def prune(
     logs_dir: _LogsDir = None,

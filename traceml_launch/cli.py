@@ -16,11 +16,12 @@ EXIT_USAGE = 2
 OFFLINE_COMMANDS = {
     "status": "The state of a live or past run.",
     "view": "Print a run's report again; make it first where nobody did.",
+    "compare": "What changed between two runs, with a verdict; of a folder of runs a table.",
     "prune": "Remove old run folders, never a live one.",
 }
 """The daemon's own commands about runs that are there, mounted when one is asked for."""
 COMMANDS = ("run", "serve", "demo", *OFFLINE_COMMANDS)
-LATER_COMMANDS = ("compare", "diagnose", "verify", "stacks", "explain")
+LATER_COMMANDS = ("diagnose", "verify", "stacks", "explain")
 
 
 def main() -> int:

@@ -27,18 +27,26 @@ def write_noisy_run(
     num_ranks: int = 2,
     slower: dict[str, float] | None = None,
     all_slower: float = 1.0,
+    stall_every: int = 0,
+    jitter: float = 0.05,
     facts: RunFacts | None = None,
 ) -> Path:
-    """One run of the script. `slower`: phase to factor; `all_slower`: a factor on everything."""
+    """One run of the script.
+
+    `slower`: phase to factor; `all_slower`: a factor on everything; `stall_every`: one of so many steps takes ten times
+    as long; `jitter`: sigma of each phase of each step.
+    """
     generator = np.random.default_rng(seed)
     shared = _shared_noise(generator, num_steps) * all_slower
+    if stall_every:
+        shared[::stall_every] *= 10
     facts = facts or run_facts([Rank(rank=rank) for rank in range(num_ranks)], status="completed", exit_code=0)
     folder.mkdir()
     contents = {}
     for attempt in facts.attempts:
         of_rank = shared * (1 + 0.02 * attempt.place.rank)
         contents[attempt.incarnation] = Content(
-            rank=attempt.place.rank, steps=_steps(generator, of_rank, slower or {}), world_size=num_ranks
+            rank=attempt.place.rank, steps=_steps(generator, of_rank, slower or {}, jitter), world_size=num_ranks
         )
     write_database(folder / DATABASE_FILE, contents)
     write_reports(folder, facts, True)
@@ -61,9 +69,9 @@ def _shared_noise(generator: np.random.Generator, num_steps: int) -> Floats:
     return run_to_run * drift * (1 + slow_noise) * neighbours * spikes
 
 
-def _steps(generator: np.random.Generator, factor: Floats, slower: dict[str, float]) -> list[Step]:
+def _steps(generator: np.random.Generator, factor: Floats, slower: dict[str, float], jitter: float) -> list[Step]:
     times = {
-        name: mean_ms * 1e6 * slower.get(name, 1.0) * factor * generator.lognormal(0, 0.05, len(factor))
+        name: mean_ms * 1e6 * slower.get(name, 1.0) * factor * generator.lognormal(0, jitter, len(factor))
         for name, mean_ms in PHASE_MS.items()
     }
     whole = sum(times.values()) + RESIDUAL_MS * 1e6 * factor

@@ -82,13 +82,14 @@ class _Drawn:
             return np.full(len(self._weights), np.nan)
         totals = self._cumulated[:, -1:]
         places = (self._cumulated < share * totals).sum(axis=1)
-        found = self._middles[np.minimum(places, len(self._middles) - 1)].copy()
+        found: Floats = self._middles[np.minimum(places, len(self._middles) - 1)].copy()
         found[totals[:, 0] == 0] = np.nan
         return found
 
     def means(self) -> Floats:
         steps = self._weights @ self._steps
-        return np.divide(self._weights @ self._sums, steps, out=np.full(len(steps), np.nan), where=steps > 0)
+        means: Floats = np.divide(self._weights @ self._sums, steps, out=np.full(len(steps), np.nan), where=steps > 0)
+        return means
 
 
 def _spread(a: Floats, b: Floats, widening: float) -> Spread | None:

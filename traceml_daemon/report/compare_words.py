@@ -62,7 +62,7 @@ def _where(step: PhaseChange, phases: Sequence[PhaseChange]) -> str:
     if not moved or total_ms == 0:
         return ""
     most_ms, name = max(moved, key=lambda each: each[0] * total_ms)
-    return f"; most of it in {name}: {most_ms:+.3f} of {total_ms:+.3f} ms" if most_ms * total_ms > 0 else ""
+    return f"; the largest part in {name}: {most_ms:+.3f} of {total_ms:+.3f} ms" if most_ms * total_ms > 0 else ""
 
 
 def caveats(a: FinalSummary, b: FinalSummary) -> Iterator[str]:

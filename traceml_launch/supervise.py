@@ -181,6 +181,7 @@ class _Supervision:
                 ),
                 stdout_fd=stdout_fd,
                 stderr_fd=stderr_fd,
+                announce=lambda pid: self._assignment.warden.order(self._watch_order(node, pid, server)),
             )
         except OSError as error:
             node.console.problem(f"torchrun cannot be started: {error}")
@@ -189,17 +190,17 @@ class _Supervision:
             for fd in (stdout_fd, stderr_fd):
                 if fd is not None:
                     os.close(fd)
-        self._assignment.warden.watch(self._watch_order(node, torchrun, server))
+        self._assignment.warden.wait_until_joined()
         node.foreground.lend(torchrun.pid)
         node.training.began(torchrun)
         if folder is not None:
             run_folder.confirm(folder)
         return True
 
-    def _watch_order(self, node: Node, torchrun: TorchrunProcess, server: HandoverServer) -> Watch:
+    def _watch_order(self, node: Node, torchrun_pid: int, server: HandoverServer) -> Watch:
         daemon = node.telemetry.process
         return Watch(
-            torchrun_pid=torchrun.pid,
+            torchrun_pid=torchrun_pid,
             nonce=self._assignment.nonce,
             daemon_pid=daemon.pid if daemon is not None else 0,
             socket_path=server.path,

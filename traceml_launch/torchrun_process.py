@@ -1,14 +1,18 @@
-"""torchrun as a child of the launcher: its own process group, the user's standard input, and SIGTERM if we die."""
+"""torchrun as a child of the launcher: its own process group, the user's standard input.
+
+No parent-death signal: the kernel sends it once for every thread of a killed launcher that is still there, and a second
+SIGTERM breaks torchrun's own shutdown. The warden sends one instead.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from traceml_launch import pidfds, prctl
+from traceml_launch import pidfds
 
 
 class TorchrunProcess:
@@ -22,12 +26,17 @@ class TorchrunProcess:
         stdout_fd: int | None = None,
         stderr_fd: int | None = None,
         cwd: Path | None = None,
+        announce: Callable[[int], None] = lambda _pid: None,
     ) -> None:
-        """Start it. From the main thread only: the kernel sends the parent-death signal when the *thread* ends.
+        """Start it. Null descriptors: it inherits ours.
 
-        Null descriptors: it inherits ours. Raises OSError if there is no such program.
+        Args:
+            announce: called in the new process with its pid before it becomes torchrun, so that there is no instant in
+                which it runs and the warden does not know of it.
+
+        Raises:
+            OSError: there is no such program.
         """
-        launcher_pid = os.getpid()
         self._process = subprocess.Popen(
             argv,
             env=environ,
@@ -35,8 +44,7 @@ class TorchrunProcess:
             stderr=stderr_fd,
             cwd=cwd,
             process_group=0,
-            # The one way to set the parent-death signal without a program between us and torchrun.
-            preexec_fn=lambda: _prepare_child(launcher_pid),
+            preexec_fn=lambda: _prepare_child(announce),
         )
         self.pid = self._process.pid
         pidfd = pidfds.open_pidfd(self.pid)
@@ -60,7 +68,7 @@ class TorchrunProcess:
             self.pidfd = -1
 
 
-def _prepare_child(launcher_pid: int) -> None:
+def _prepare_child(announce: Callable[[int], None]) -> None:
     """Between fork and exec. The launcher ignores SIGTTOU (it writes from the background); torchrun shall not."""
     signal.signal(signal.SIGTTOU, signal.SIG_DFL)
-    prctl.die_with_parent(launcher_pid, signal.SIGTERM)
+    announce(os.getpid())

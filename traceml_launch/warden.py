@@ -2,8 +2,8 @@
 
 * It is a member of torchrun's process group and reports the signals that a *terminal* sends to that group, so that a
   Ctrl-C counts as one to the launcher, while `kill` on torchrun does not.
-* If the launcher is killed, it sees to it that nothing of the run stays behind: torchrun has its time to end, then it
-  and what carries the run's nonce are ended. The daemon is spared: it finalizes and exits by itself.
+* If the launcher is killed, it sees to it that nothing of the run stays behind: torchrun gets SIGTERM, once, and its time
+  to end, then it and what carries the run's nonce are ended. The daemon is spared: it finalizes and exits by itself.
 
 It is forked before any thread or event loop exists, holds no descriptor but its two pipes, and never touches training
 while the launcher lives.
@@ -70,10 +70,14 @@ class Warden:
         os.set_blocking(report_read, False)
         return cls(pid, report_read, order_write)
 
-    def watch(self, watch: Watch) -> None:
-        """Let it join torchrun's group; returns when it has."""
+    def order(self, watch: Watch) -> None:
+        """What to watch. Called in the process that is about to become torchrun. Never raises."""
         with contextlib.suppress(OSError):
             os.write(self._order_fd, msgspec.json.encode(watch))
+
+    def wait_until_joined(self) -> None:
+        """Returns when it is a member of torchrun's group, or gone."""
+        with contextlib.suppress(OSError):
             os.set_blocking(self.report_fd, True)
             os.read(self.report_fd, 1)
             os.set_blocking(self.report_fd, False)
@@ -131,8 +135,10 @@ def _report_until_parent_is_gone(launcher_pid: int, report_fd: int) -> None:
 
 
 def _end_run(watch: Watch, torchrun_fd: int | None) -> None:
-    """The launcher is gone. torchrun got SIGTERM by that; give it its time, then end what is left of the run."""
+    """The launcher is gone: torchrun is to end as by SIGTERM, in its time; then end what is left of the run."""
     start_s = time.monotonic()
+    if torchrun_fd is not None:
+        pidfds.send_signal(torchrun_fd, signal.SIGTERM)
     own = processes.read_stat(watch.torchrun_pid)
     attached = {own.session if own else 0, *processes.children_of(watch.torchrun_pid)}
     if torchrun_fd is not None and not pidfds.wait_gone_blocking(torchrun_fd, timeout_s=watch.grace_s):

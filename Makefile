@@ -20,7 +20,8 @@ demo: $(VENV)/installed
 	$(VENV)/bin/traceml demo
 
 test: $(VENV)/installed-test
-	$(VENV)/bin/python -m pytest -m "not long"
+	$(VENV)/bin/python -m pytest -n 2 -m "not long" --ignore=tests/e2e/test_faults.py
+	$(VENV)/bin/python -m pytest -m "not long" tests/e2e/test_faults.py
 
 test-long: $(VENV)/installed-test
 	$(VENV)/bin/python -m pytest -m long

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from traceml_client import crash, steps
 from traceml_client.courier import Courier, CourierHooks
@@ -24,6 +26,9 @@ from traceml_client.protocol.handover import HandoverRequest
 from traceml_client.recorder import Recorder
 from traceml_client.samplers import open_samplers
 from traceml_client.sender import Sender
+
+if TYPE_CHECKING:
+    from traceml_client.protocol.tls import TlsStream
 
 _LAUNCHED_BUDGET_S = 1.0
 """For the last records. A launcher holds the ring and hands in what is left, so this is only for tidiness."""
@@ -80,6 +85,7 @@ class Client:
             recorder=self.recorder,
             story=self._story,
             address=_daemon_address(environment, handover),
+            new_tls=_encryption(environment, handover),
             hooks=CourierHooks(report_fault=_faults.report, report_unreachable=self._report_unreachable),
         )
         self._samplers = open_samplers(is_node_sampled=identity.local_rank == 0)
@@ -270,6 +276,17 @@ def _daemon_address(environment: RankEnvironment, handover: Handover | None) -> 
         return environment.aggregator_host, environment.aggregator_port
     grant = handover.grant
     return (grant.daemon_host, grant.daemon_port) if grant.daemon_port else None
+
+
+def _encryption(environment: RankEnvironment, handover: Handover | None) -> Callable[[], TlsStream | None]:
+    """What makes a new connection's TLS. Raises ConfigError: the trusted certificates cannot be read."""
+    file = handover.grant.tls_trust if handover else environment.tls_ca or environment.tls_cert
+    if not file:
+        return lambda: None
+    from traceml_client.protocol.tls import TlsStream, TlsTrust, client_context
+
+    name = handover.grant.tls_name if handover else environment.aggregator_host if environment.tls_ca else ""
+    return functools.partial(TlsStream, client_context(TlsTrust(file, name)), is_server=False, name=name)
 
 
 def _install_torch_hooks(recorder: Recorder) -> None:

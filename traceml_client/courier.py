@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from traceml_client.backoff import Backoff
 from traceml_client.clock_offset import ClockOffset
@@ -13,6 +14,9 @@ from traceml_client.outbox import Outbox
 from traceml_client.protocol import messages
 from traceml_client.protocol.errors import RemoteProtocolError
 from traceml_client.recorder import Recorder
+
+if TYPE_CHECKING:
+    from traceml_client.protocol.tls import TlsStream
 
 _MAX_FRAMES_PER_TURN = 32
 """8,000 records; then whatever else the thread has to do gets its turn."""
@@ -34,11 +38,19 @@ class Courier:
     """All methods belong to the sender's thread; the properties may be read by any."""
 
     def __init__(
-        self, *, recorder: Recorder, story: RankStory, address: tuple[str, int] | None, hooks: CourierHooks
+        self,
+        *,
+        recorder: Recorder,
+        story: RankStory,
+        address: tuple[str, int] | None,
+        hooks: CourierHooks,
+        new_tls: Callable[[], TlsStream | None] = lambda: None,
     ) -> None:
+        """`new_tls`: the encryption of a new connection."""
         self._story = story
         self._address = address
         self._hooks = hooks
+        self._new_tls = new_tls
         self._outbox = Outbox(recorder)
         self._clock = ClockOffset()
         self._backoff = Backoff()
@@ -117,7 +129,7 @@ class Courier:
             self.close()  # the script closed our descriptor: take another
         if self._link is None and self._address and now_ns >= self._connect_at_ns:
             self._num_attempts += 1
-            self._link = Link(*self._address, choice=self._num_attempts - 1)
+            self._link = Link(*self._address, choice=self._num_attempts - 1, tls=self._new_tls())
             self._dialogue = Dialogue(self._story, self._outbox, self._clock, now_ns=now_ns)
 
     def _converse(self, now_ns: int) -> bool:

@@ -7,8 +7,12 @@ import errno
 import os
 import select
 import socket
+from typing import TYPE_CHECKING
 
 from traceml_client.descriptors import HeldDescriptor
+
+if TYPE_CHECKING:
+    from traceml_client.protocol.tls import TlsStream
 
 _RECEIVE_BYTES = 64 * 1024
 
@@ -25,11 +29,12 @@ def is_numeric(host: str) -> bool:
 class Link:
     """One attempt to reach the daemon, from its connect to its end. Every failure is an OSError."""
 
-    def __init__(self, host: str, port: int, *, choice: int = 0) -> None:
+    def __init__(self, host: str, port: int, *, choice: int = 0, tls: TlsStream | None = None) -> None:
         """Begin to connect. A host name is looked up here, which may take as long as the resolver likes.
 
         Args:
             choice: which of a name's several addresses to try, counted round.
+            tls: null: what is sent is sent as it is.
 
         Raises:
             OSError: the name is unknown, or nobody listens there.
@@ -50,7 +55,8 @@ class Link:
         self._held = HeldDescriptor(connecting.detach())
         self._socket = socket.socket(family, kind, protocol, fileno=self._held.fd)
         self._is_connected = code == 0
-        self._unsent = b""
+        self._tls = tls
+        self._unsent = tls.ciphertext() if tls else b""
 
     @property
     def fd(self) -> int:
@@ -75,6 +81,7 @@ class Link:
 
         Raises:
             OSError: the connection failed or is over.
+            TlsFailed: the peer is not the one that was expected, or speaks no TLS.
         """
         self._finish_connecting()
         if not self._is_connected:
@@ -85,10 +92,17 @@ class Link:
             return b""
         if not data:
             raise ConnectionResetError(errno.ECONNRESET, "closed by the aggregator")
-        return data
+        if self._tls is None:
+            return data
+        plaintext = self._tls.receive(data)
+        self._unsent += self._tls.ciphertext()
+        return plaintext
 
     def send(self, frame: bytes) -> None:
         """Send `frame` after what is left of the last one; what does not go out now is kept. Raises OSError."""
+        if self._tls is not None:
+            self._tls.send(frame)
+            frame = self._tls.ciphertext()
         self._unsent += frame
         if not self._is_connected or not self._unsent:
             return

@@ -55,9 +55,9 @@ def serve(
     settle_sec: Annotated[
         str | None, _option("settle-sec", "S", "quiet time before a run is sealed [default: 1]")
     ] = None,
-    tls_cert: Annotated[str | None, typer.Option("--tls-cert", hidden=True)] = None,
-    tls_key: Annotated[str | None, typer.Option("--tls-key", hidden=True)] = None,
-    tls_ca: Annotated[str | None, typer.Option("--tls-ca", hidden=True)] = None,
+    tls_cert: Annotated[str | None, _option("tls-cert", "FILE", "encrypted telemetry only [default: none]")] = None,
+    tls_key: Annotated[str | None, _option("tls-key", "FILE", "the key of --tls-cert [default: none]")] = None,
+    tls_ca: Annotated[str | None, _option("tls-ca", "FILE", "for ranks; of no meaning here [default: none]")] = None,
 ) -> None:
     """The aggregator alone, for direct python and torchrun launches, systemd and sidecars."""
     flags = {name.replace("_", "-"): value for name, value in locals().items()}

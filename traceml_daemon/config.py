@@ -73,6 +73,8 @@ class ServeConfig:
     token: str = field(default="", repr=False)
     finalize_timeout_s: float = 300.0
     settle_s: float = 1.0
+    tls_cert: str = ""
+    tls_key: str = ""
 
 
 def check_run_name(name: str, *, source: str = "--run-name") -> str:

@@ -13,12 +13,13 @@ import socket
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from traceml_client.protocol.codec import decode_to_daemon, encode
-from traceml_client.protocol.errors import FrameTooLarge, RemoteProtocolError
+from traceml_client.protocol.errors import FrameTooLarge, RemoteProtocolError, TlsFailed
 from traceml_client.protocol.frames import MAX_FRAME_BYTES, FrameReader
-from traceml_client.protocol.messages import FromDaemon, ToDaemon
+from traceml_client.protocol.messages import TLS_REQUIRED, FromDaemon, Refused, ToDaemon
 from traceml_daemon.errors import NotAdmitted
 
 if TYPE_CHECKING:
+    from traceml_client.protocol.tls import TlsStream
     from traceml_daemon.server import Server
 
 MAX_HELLO_BYTES: Final = 4096
@@ -52,6 +53,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = server.receive_buffer
         self._frames = FrameReader(max_frame_bytes=MAX_HELLO_BYTES)
         self._transport: asyncio.Transport | None = None
+        self._tls: TlsStream | None = server.new_tls()
         self._is_paused = False
         self._slowed: asyncio.TimerHandle | None = None
         self._allowance = server.frame_allowance()
@@ -72,11 +74,14 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         peer, pending, num_frames = self.peer, self._frames.num_pending_bytes, 0
         try:
-            for payload in self._frames.feed(self._buffer[:nbytes]):
+            data = self._buffer[:nbytes] if self._tls is None else self._decrypt(self._tls, nbytes)
+            for payload in self._frames.feed(data):
                 if self.is_closed or peer is None:
                     break
                 num_frames += 1
                 peer.receive(decode_to_daemon(payload))
+        except TlsFailed as error:
+            self.reject("tls_failed", str(error))
         except FrameTooLarge as error:
             self.reject("frame_too_large", str(error))
         except RemoteProtocolError as error:
@@ -109,8 +114,23 @@ class Connection(asyncio.BufferedProtocol):
     # --- called by the daemon -------------------------------------------------------------------------------------
 
     def send(self, message: FromDaemon) -> None:
-        if not self.is_closed and self._transport is not None:
-            self._transport.write(encode(message))
+        if self.is_closed or self._transport is None:
+            return
+        data = encode(message)
+        if self._tls is not None:
+            self._tls.send(data)
+            data = self._tls.ciphertext()
+        if data:
+            self._transport.write(data)
+
+    def says_that_tls_is_required(self) -> bool:
+        """Tell it, and hang up, if this is a peer that waits for us to speak first, as peers without TLS do."""
+        if self._tls is None or self._tls.has_begun or self._transport is None:
+            return False
+        detail = "the aggregator takes encrypted telemetry only: see --tls-ca and --tls-cert"
+        self._transport.write(encode(Refused(TLS_REQUIRED, detail)))
+        self.close()
+        return True
 
     def admit(self, peer: Peer) -> None:
         """The stranger has become a member of a run."""
@@ -125,6 +145,13 @@ class Connection(asyncio.BufferedProtocol):
     def resume(self) -> None:
         self._is_paused = False
         self._read_or_wait()
+
+    def _decrypt(self, tls: TlsStream, nbytes: int) -> bytes:
+        data = tls.receive(self._buffer[:nbytes])
+        answer = tls.ciphertext()
+        if answer and self._transport is not None:
+            self._transport.write(answer)
+        return data
 
     def _slow_down(self, wait_s: float) -> None:
         """It has sent more frames than it may; read on once that is made up for."""

@@ -16,8 +16,6 @@ from traceml_client.protocol.errors import ConfigError
 from traceml_daemon.config import MAX_WORLD_SIZE, ServeConfig, check_run_name
 
 CONFIG_FILE: Final = "traceml.toml"
-LATER_OPTIONS: Final = ("tls-cert", "tls-key", "tls-ca")
-"""Known, and refused in this version."""
 
 
 def build_serve_config(
@@ -43,7 +41,6 @@ def build_serve_config(
         except ValueError as error:
             raise ConfigError(f"{source} {text!r}: {error}") from None
 
-    _refuse_later_options(flags, environ, file)
     token_file = get("token-file", _path, None)
     config = ServeConfig(
         logs_dir=folder / get("logs-dir", _path, Path("logs")),
@@ -55,15 +52,16 @@ def build_serve_config(
         token=environ.get(TOKEN, ""),
         finalize_timeout_s=get("finalize-timeout-sec", _seconds_above_zero, 300.0),
         settle_s=get("settle-sec", _seconds, 1.0),
+        tls_cert=get("tls-cert", _text_of_path(folder), ""),
+        tls_key=get("tls-key", _text_of_path(folder), ""),
     )
-    return config, None if token_file is None else folder / token_file
+    return _checked(config), None if token_file is None else folder / token_file
 
 
-def _refuse_later_options(flags: Mapping[str, str | None], environ: Mapping[str, str], file: Mapping[str, Any]) -> None:
-    for name in LATER_OPTIONS:
-        source, text = find_option(name, flags, environ, file)
-        if text is not None:
-            raise ConfigError(f"{source} is not in this version of TraceML")
+def _checked(config: ServeConfig) -> ServeConfig:
+    if bool(config.tls_cert) != bool(config.tls_key):
+        raise ConfigError("--tls-cert and --tls-key go together: a certificate and its key")
+    return config
 
 
 def read_token_file(path: Path) -> str:
@@ -123,6 +121,10 @@ def _path(text: str) -> Path:
     if not text or "\0" in text:
         raise ValueError("it is no path")
     return Path(text).expanduser()
+
+
+def _text_of_path(folder: Path) -> Callable[[str], str]:
+    return lambda text: str(folder / _path(text))
 
 
 def _run_name(text: str) -> str:

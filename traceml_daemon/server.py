@@ -12,7 +12,7 @@ import functools
 import socket
 from collections import Counter
 from collections.abc import Coroutine
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from traceml_client.protocol import messages
 from traceml_client.protocol.errors import RemoteProtocolError
@@ -25,6 +25,11 @@ from traceml_daemon.connection import Connection, Peer
 from traceml_daemon.errors import CannotStart, NotAdmitted
 from traceml_daemon.half_frames import HalfFrames
 from traceml_daemon.rejections import Rejections
+
+if TYPE_CHECKING:
+    import ssl
+
+    from traceml_client.protocol.tls import TlsStream
 
 HANDSHAKE_TIMEOUT_S: Final = 5.0
 MAX_STRANGERS: Final = 2048
@@ -62,11 +67,13 @@ class Server:
         max_strangers: int = MAX_STRANGERS,
         arrivals: Arrivals | None = None,
         frames_at_once: int = FRAMES_AT_ONCE,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.rejections = rejections
         self.receive_buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self.half_frames = HalfFrames(clock)
         self.now_s = clock.now_s
+        self.tls = tls
         self.port = 0
         self._door = door
         self._clock = clock
@@ -163,6 +170,14 @@ class Server:
         """For one connection."""
         return Allowance(per_s=FRAMES_PER_S, burst=self._frames_at_once, now_s=self._clock.now_s())
 
+    def new_tls(self) -> TlsStream | None:
+        """The encryption of a new connection."""
+        if self.tls is None:
+            return None
+        from traceml_client.protocol.tls import TlsStream  # the library is loaded only where it is used
+
+        return TlsStream(self.tls, is_server=True)
+
     def forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._per_address[connection.address] -= 1
@@ -197,7 +212,10 @@ class Server:
 
     def _expire(self, connection: Connection) -> None:
         self._strangers.pop(connection, None)
-        connection.reject("handshake_timeout", "no hello")
+        if connection.says_that_tls_is_required():
+            self.rejections.count(connection.address, messages.TLS_REQUIRED)
+        else:
+            connection.reject("handshake_timeout", "no hello")
 
     def _part_with(self, stranger: Connection) -> None:
         timer = self._strangers.pop(stranger, None)

@@ -15,11 +15,12 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import uvloop
 
+from traceml_client.protocol.errors import ConfigError
 from traceml_client.protocol.launch import DaemonFailed, DaemonLaunch, DaemonReady
 from traceml_client.protocol.manifest import LeaseHolder
 from traceml_daemon.clock import LoopClock
@@ -31,6 +32,9 @@ from traceml_daemon.run_manifest import lease_holder, start_ticks
 from traceml_daemon.runs import Runs
 from traceml_daemon.server import MAX_CONNECTIONS, Server
 from traceml_daemon.session import Session
+
+if TYPE_CHECKING:
+    import ssl
 
 _RESERVED_FDS: Final = 64
 """Descriptors that connections leave for files."""
@@ -74,7 +78,8 @@ async def _serve_one(
     config = RunConfig.from_launch(launch)
     rejections = Rejections()
     runs = Runs(token=config.token, clock=clock, holder=holder, rejections=rejections)
-    server = Server(runs, clock, rejections, max_connections=max_connections())
+    tls = server_tls(launch.tls_cert, launch.tls_key)
+    server = Server(runs, clock, rejections, max_connections=max_connections(), tls=tls)
     try:
         session = await runs.open(config)
         port = await server.listen(launch.bind_host, launch.port, is_port_required=launch.is_port_required)
@@ -130,6 +135,18 @@ def max_connections() -> int:
     """As many as there are descriptors for."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(16, min(MAX_CONNECTIONS, soft - _RESERVED_FDS))
+
+
+def server_tls(cert: str, key: str) -> ssl.SSLContext | None:
+    """Null without a certificate. Blocks. Raises CannotStart."""
+    if not cert:
+        return None
+    from traceml_client.protocol.tls import server_context
+
+    try:
+        return server_context(cert, key)
+    except ConfigError as error:
+        raise CannotStart(str(error)) from None
 
 
 def run_loop(work: Coroutine[Any, Any, _T]) -> _T:

@@ -19,7 +19,7 @@ from traceml_daemon.replacing import read_config
 from traceml_daemon.run_manifest import lease_holder
 from traceml_daemon.served_runs import ServedRuns
 from traceml_daemon.server import Server
-from traceml_daemon.service import max_connections, prepare_process, run_loop, stop_on_signals
+from traceml_daemon.service import max_connections, prepare_process, run_loop, server_tls, stop_on_signals
 
 
 class ServeReady(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,8 @@ async def _serve(config: ServeConfig, holder: LeaseHolder) -> None:
     clock = LoopClock()
     rejections = Rejections()
     runs = ServedRuns(config, clock=clock, holder=holder, rejections=rejections)
-    server = Server(runs, clock, rejections, max_connections=max_connections())
+    tls = server_tls(config.tls_cert, config.tls_key)
+    server = Server(runs, clock, rejections, max_connections=max_connections(), tls=tls)
     stopped = asyncio.Event()
     try:
         port = await server.listen(config.bind_host, config.port)

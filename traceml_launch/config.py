@@ -66,6 +66,10 @@ class LaunchConfig:
     token: str = field(default="", repr=False)
     """The run's shared secret as given; empty: none was given."""
 
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
+
     finalize_timeout_s: float = 300.0
     settle_s: float = 1.0
     grace_s: float | None = None
@@ -98,6 +102,13 @@ class LaunchConfig:
     @property
     def is_multi_node(self) -> bool:
         return self.nnodes_max > 1
+
+    @property
+    def tls_trust(self) -> tuple[str, str] | None:
+        """(file, name) as in `TlsTrust`: how the daemon is told; null where telemetry is not encrypted."""
+        if self.tls_ca is not None:
+            return str(self.tls_ca), self.aggregator_host
+        return None if self.tls_cert is None else (str(self.tls_cert), "")
 
     @property
     def is_port_required(self) -> bool:

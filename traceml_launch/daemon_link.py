@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from traceml_client.protocol import messages, proof
 from traceml_client.protocol.codec import decode_from_daemon, encode
-from traceml_client.protocol.errors import ProtocolError, Refused, RemoteProtocolError, VersionMismatch
+from traceml_client.protocol.errors import ProtocolError, Refused, RemoteProtocolError, TlsFailed, VersionMismatch
 from traceml_client.protocol.frames import FrameReader
 
 PING_S: Final = 1.0
@@ -41,7 +42,9 @@ class DaemonLink:
         hello: Hello,
         on_salvage_ack: Callable[[messages.SalvageAck], None],
         on_notice: Callable[[str], None],
+        trust: tuple[str, str] | None = None,
     ) -> None:
+        """`trust`: (file, name) as in `TlsTrust`; null: nothing is encrypted. Raises ConfigError: it is not there."""
         loop = asyncio.get_running_loop()
         self.welcome: asyncio.Future[messages.Welcome] = loop.create_future()
         """Set at the first welcome; an exception (`Refused`, `ProtocolError`) where we are not let in."""
@@ -52,6 +55,7 @@ class DaemonLink:
         self.clock_offset_ns = 0
         self.clock_bound_ns = -1
         self._host, self._port, self._token = host, port, token
+        self._encryption = _encryption(trust)
         self._hello = hello
         self._on_salvage_ack = on_salvage_ack
         self._on_notice = on_notice
@@ -94,7 +98,7 @@ class DaemonLink:
             try:
                 await self._converse()
                 backoff_s = 0.05
-            except (Refused, VersionMismatch) as error:
+            except (Refused, VersionMismatch, TlsFailed) as error:
                 if not self.welcome.done():
                     self.welcome.set_exception(error)
                 return
@@ -109,7 +113,7 @@ class DaemonLink:
     async def _converse(self) -> None:
         """One connection, from the challenge to its end."""
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(self._host, self._port)
+            reader, writer = await self._connect()
         try:
             frames = _Frames(reader)
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -123,6 +127,14 @@ class DaemonLink:
         finally:
             self._writer = None
             writer.transport.abort()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            return await asyncio.open_connection(self._host, self._port, **self._encryption)
+        except ssl.SSLError as error:
+            from traceml_client.protocol.tls import is_final, why_not
+
+            raise (TlsFailed if is_final(error) else ConnectionError)(why_not(error)) from None
 
     async def _introduce(self, frames: _Frames, writer: asyncio.StreamWriter) -> None:
         challenge = await frames.next()
@@ -185,6 +197,15 @@ class DaemonLink:
                 self.unresponsive.set()
             else:
                 self.unresponsive.clear()
+
+
+def _encryption(trust: tuple[str, str] | None) -> dict[str, Any]:
+    """For `open_connection`."""
+    if trust is None:
+        return {}
+    from traceml_client.protocol.tls import TlsTrust, client_context
+
+    return {"ssl": client_context(TlsTrust(*trust)), "server_hostname": trust[1]}
 
 
 class _Frames:

@@ -53,6 +53,8 @@ class GrantFacts:
     token: str
     trace_max_steps: int | None
     has_streams: bool
+    tls_trust: tuple[str, str] | None = None
+    """(file, name) as in `TlsTrust`."""
 
 
 class HandoverServer:
@@ -207,6 +209,8 @@ def _grant_for(worker: Worker, facts: GrantFacts) -> wire.HandoverGrant:
         daemon_port=facts.daemon_port,
         token=facts.token,
         trace_max_steps=-1 if facts.trace_max_steps is None else facts.trace_max_steps,
+        tls_trust=facts.tls_trust[0] if facts.tls_trust is not None else "",
+        tls_name=facts.tls_trust[1] if facts.tls_trust is not None else "",
     )
 
 

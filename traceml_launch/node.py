@@ -76,6 +76,7 @@ class Node:
             hello=self._hello,
             on_salvage_ack=lambda ack: self.handing_in.on_ack(ack),
             on_problem=self.console.problem,
+            trust=config.tls_trust,
         )
         self.handing_in = HandingIn(self.workers, self.telemetry, on_problem=self.console.problem)
         self.placement = Placement(config, on_placed=self._on_placed, on_problem=self.console.problem)
@@ -105,6 +106,7 @@ class Node:
             token=self.assignment.token,
             trace_max_steps=self.config.trace_max_steps,
             has_streams=self.streams is not None and not self.config.are_streams_torchruns,
+            tls_trust=self.config.tls_trust,
         )
 
     def on_worker(self, worker: Worker) -> None:

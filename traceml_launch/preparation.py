@@ -46,6 +46,7 @@ def prepare(words: Sequence[str]) -> LaunchConfig | None:
     named = settings.token_file(line, around)
     if named is not None:
         config = dataclasses.replace(config, token=read_token(named[1], source=named[0]))
+    _check_tls_files(config)
     return _without_telemetry_where_the_ranks_lack_us(config, around.environ)
 
 
@@ -68,6 +69,17 @@ def read_token(path: Path, *, source: str) -> str:
     if not token:
         raise ConfigError(f"{source}: {path} is empty")
     return token
+
+
+def _check_tls_files(config: LaunchConfig) -> None:
+    """Raises ConfigError: a file cannot be read, or does not fit the others."""
+    if config.tls_trust is None:
+        return
+    from traceml_client.protocol import tls
+
+    tls.client_context(tls.TlsTrust(*config.tls_trust))
+    if config.tls_key is not None:
+        tls.server_context(str(config.tls_cert), str(config.tls_key))
 
 
 def _without_telemetry_where_the_ranks_lack_us(config: LaunchConfig, variables: Mapping[str, str]) -> LaunchConfig:

@@ -49,11 +49,12 @@ def build(line: CommandLine, around: Surroundings) -> LaunchConfig:
     target = line.target
     layers = Layers(line=line, environ=around.environ, file=around.file, job=job_environment.read(around.environ))
     layers.refuse_later()
+    tls: dict[str, Any] = {key: _file(layers, key, around.folder) for key in ("tls-cert", "tls-key", "tls-ca")}
     placement = place(layers, num_cpus=around.num_cpus)
     run_name, is_explicit = _run_name(layers, placement, around.new_run_name)
     grace_s = layers.get("grace-sec", float)
     shutdown_timeout_s = _shutdown_timeout_s(layers, grace_s)
-    return LaunchConfig(
+    config = LaunchConfig(
         target=_target(layers, target),
         torchrun_options=_torchrun_options(layers, grace_s, shutdown_timeout_s),
         run_name=run_name,
@@ -67,8 +68,27 @@ def build(line: CommandLine, around: Surroundings) -> LaunchConfig:
         **dataclasses.asdict(placement),
         **_aggregator(layers, placement),
         **_recording(layers),
+        **{key.replace("-", "_"): path for key, path in tls.items()},
         notices=_notices(layers),
     )
+    _check_tls(config)
+    return config
+
+
+def _file(layers: Layers, key: str, folder: Path) -> Path | None:
+    path = layers.get(key, Path)
+    return None if path is None else folder / path
+
+
+def _check_tls(config: LaunchConfig) -> None:
+    """The files themselves are looked at later."""
+    may_serve = config.role != "peer" and not config.attach and not config.is_disabled
+    if config.tls_key is not None and config.tls_cert is None:
+        raise ConfigError("--tls-key needs --tls-cert, the certificate that it belongs to")
+    if may_serve and config.tls_cert is not None and config.tls_key is None:
+        raise ConfigError("--tls-cert needs --tls-key on the node that runs the aggregator")
+    if may_serve and config.tls_ca is not None and config.tls_cert is None:
+        raise ConfigError("--tls-ca needs --tls-cert and --tls-key on the node that runs the aggregator")
 
 
 def token_file(line: CommandLine, around: Surroundings) -> tuple[str, Path] | None:

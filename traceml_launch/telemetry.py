@@ -32,7 +32,9 @@ class Telemetry:
         hello: Hello,
         on_salvage_ack: Callable[[messages.SalvageAck], None],
         on_problem: Callable[[str], None],
+        trust: tuple[str, str] | None = None,
     ) -> None:
+        """`trust`: (file, name) as in `TlsTrust`; null: nothing is encrypted."""
         self.state: State = "starting"
         self.link: DaemonLink | None = None
         self.process: DaemonProcess | None = None
@@ -47,6 +49,7 @@ class Telemetry:
         self._hello = hello
         self._on_salvage_ack = on_salvage_ack
         self._on_problem = on_problem
+        self._trust = trust
         self._unsent: list[messages.Message] = []
         self._watch: asyncio.Task[None] | None = None
 
@@ -184,6 +187,7 @@ class Telemetry:
             hello=self._hello,
             on_salvage_ack=self._on_salvage_ack,
             on_notice=self._on_problem,
+            trust=self._trust,
         )
         for message in self._unsent:
             self.link.send(message)

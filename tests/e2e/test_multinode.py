@@ -13,6 +13,7 @@ import pytest
 
 from tests.faults.catalogue import OWN_SCRIPTS
 from tests.faults.runner import free_ports
+from tests.harness.certificates import Certificates, make_certificates
 from tests.harness.torchrun import RunFolder, RunningCommand, start_run
 
 TOLD_WITHIN_S = 10.0
@@ -23,9 +24,15 @@ pytestmark = [pytest.mark.torch, pytest.mark.e2e, pytest.mark.timeout(180)]
 
 @contextlib.contextmanager
 def two_nodes(
-    tmp_path: Path, *training: str, is_dynamic: bool = False, has_shared_logs: bool = True, token: str = ""
+    tmp_path: Path,
+    *training: str,
+    is_dynamic: bool = False,
+    has_shared_logs: bool = True,
+    token: str = "",
+    files: Certificates | None = None,
 ) -> Iterator[list[RunningCommand]]:
     """Two launchers with one rank each; their logs folders are `logs` or `logs_0` and `logs_1`."""
+    encryption = ({}, {}) if files is None else encrypted(files)
     port, aggregator_port = free_ports(2)
     mark = uuid.uuid4().hex
     with contextlib.ExitStack() as stack:
@@ -44,13 +51,19 @@ def two_nodes(
                         [*place, OWN_SCRIPTS / training[0], *training[1:]],
                         cwd=tmp_path,
                         logs_dir=tmp_path / ("logs" if has_shared_logs else f"logs_{node}"),
-                        environ={"TRACEML_TOKEN": token} if token else {},
+                        environ={**({"TRACEML_TOKEN": token} if token else {}), **encryption[node]},
                         name=f"node_{node}",
                         mark=mark,
                     )
                 )
             )
         yield launchers
+
+
+def encrypted(files: Certificates) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables of the owner and of the other node: it checks the certificate, and has none of its own."""
+    trust = {"TRACEML_TLS_CA": files.ca}
+    return {**trust, "TRACEML_TLS_CERT": files.cert, "TRACEML_TLS_KEY": files.key}, trust
 
 
 def owner_folder(tmp_path: Path) -> RunFolder:
@@ -62,8 +75,10 @@ def owner_folder(tmp_path: Path) -> RunFolder:
 @pytest.mark.parametrize("has_shared_logs", [True, False], ids=["shared", "separate"])
 @pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "c10d"])
 def test_report_of_the_owner_covers_both_nodes(tmp_path: Path, is_dynamic: bool, has_shared_logs: bool) -> None:
+    is_encrypted = not is_dynamic and not has_shared_logs
+    files = make_certificates(tmp_path / "certificates") if is_encrypted else None
     with two_nodes(
-        tmp_path, "healthy.py", is_dynamic=is_dynamic, has_shared_logs=has_shared_logs, token=TOKEN
+        tmp_path, "healthy.py", is_dynamic=is_dynamic, has_shared_logs=has_shared_logs, token=TOKEN, files=files
     ) as launchers:
         codes = [launcher.finish().exit_code for launcher in launchers]
     assert codes == [0, 0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import ssl
 import time
 from dataclasses import dataclass, field
 
@@ -54,6 +55,7 @@ class SimRank:
     next_seq: list[int] = field(default_factory=lambda: [0, 0])
     """Per stream, the next record to send."""
     acked: list[int] = field(default_factory=lambda: [0, 0])
+    tls: ssl.SSLContext | None = None
     wire: Wire | None = None
     welcome: Welcome | None = None
 
@@ -61,7 +63,7 @@ class SimRank:
 
     async def join(self) -> Welcome:
         """Connect, prove, be welcomed. Raises RefusedError with the daemon's reason."""
-        self.wire = await Wire.connect(self.port)
+        self.wire = await Wire.connect(self.port, tls=self.tls)
         await self.wire.send(self.hello(self.wire.nonce))
         answer = await self.wire.receive()
         if isinstance(answer, Refused):

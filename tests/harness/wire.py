@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import socket
+import ssl
 import struct
 import termios
 from array import array
@@ -36,9 +38,14 @@ class Wire:
         _open.add(self)
 
     @classmethod
-    async def connect(cls, port: int, host: str = "127.0.0.1") -> Wire:
+    async def open(cls, port: int, host: str = "127.0.0.1", *, tls: ssl.SSLContext | None = None) -> Wire:
+        """Connect; nothing has been said yet."""
+        return cls(*await asyncio.open_connection(host, port, ssl=tls))
+
+    @classmethod
+    async def connect(cls, port: int, host: str = "127.0.0.1", *, tls: ssl.SSLContext | None = None) -> Wire:
         """Connect and take the challenge. Raises ConnectionError if there is none."""
-        wire = cls(*await asyncio.open_connection(host, port))
+        wire = await cls.open(port, host, tls=tls)
         challenge = await wire.receive()
         if isinstance(challenge, Refused):
             await wire.close()
@@ -81,6 +88,11 @@ class Wire:
             return False
         except ConnectionError:
             return True
+
+    async def hang_up(self) -> None:
+        """Close a connection that the other side may have lost already."""
+        with contextlib.suppress(ConnectionError):
+            await self.close()
 
     async def close(self) -> None:
         """FIN, after everything that was sent."""

@@ -112,9 +112,6 @@ def test_bad_input_is_one_line_that_names_its_source(
         ("--notify-url http://x train.py", {}, {}, "--notify-url http://x"),
         ("--notify-cmd true train.py", {}, {}, "--notify-cmd true"),
         ("--dashboard-port 1 train.py", {}, {}, "--dashboard-port 1"),
-        ("--tls-cert a train.py", {}, {}, "--tls-cert a"),
-        ("--tls-key a train.py", {}, {}, "--tls-key a"),
-        ("--tls-ca a train.py", {}, {}, "--tls-ca a"),
     ],
 )
 def test_what_a_later_version_brings_is_refused(
@@ -123,6 +120,35 @@ def test_what_a_later_version_brings_is_refused(
     with pytest.raises(ConfigError) as caught:
         launch(words, environ, file)
     assert str(caught.value) == f"{source} is not in this version of TraceML"
+
+
+@pytest.mark.parametrize(
+    ("words", "trust"),
+    [
+        ("train.py", None),
+        ("--tls-cert c --tls-key k train.py", ("/somewhere/c", "")),
+        ("--tls-cert c --tls-key k --tls-ca /a train.py", ("/a", "127.0.0.1")),
+        ("--attach --aggregator-host far --tls-ca a train.py", ("/somewhere/a", "far")),
+        ("--nnodes 2 --node-rank 1 --master-addr far --run-name r --tls-ca a train.py", ("/somewhere/a", "far")),
+        ("--nnodes 2 --node-rank 1 --run-name r --tls-cert c train.py", ("/somewhere/c", "")),
+    ],
+)
+def test_how_the_aggregator_is_told_by_its_certificate(words: str, trust: tuple[str, str] | None) -> None:
+    assert launch(words).tls_trust == trust
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--tls-cert a train.py", "--tls-cert needs --tls-key"),
+        ("--tls-key a train.py", "--tls-key needs --tls-cert"),
+        ("--tls-ca a train.py", "--tls-ca needs --tls-cert"),
+        ("--tls-ca a --nnodes 2 --rdzv-backend c10d --rdzv-id x train.py", "--tls-ca needs --tls-cert"),
+    ],
+)
+def test_half_of_the_tls_files_is_refused(words: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        launch(words)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ TOKEN = "TRACEML_TOKEN"
 AGGREGATOR_HOST = "TRACEML_AGGREGATOR_HOST"
 AGGREGATOR_PORT = "TRACEML_AGGREGATOR_PORT"
 RUN_NAME = "TRACEML_RUN_NAME"
+TLS_CA = "TRACEML_TLS_CA"
+TLS_CERT = "TRACEML_TLS_CERT"
 TRACE_MAX_STEPS = "TRACEML_TRACE_MAX_STEPS"
 RANK_PROCESS = "TRACEML_RANK_PROCESS"
 """pid:start_ticks of the process that `init()` measures; its children inherit it and so know that they are not it."""
@@ -67,6 +69,10 @@ class RankEnvironment:
     token: str
     run_name: str
     trace_max_steps: int | None
+    tls_ca: str
+    """File of authorities; the aggregator's certificate must be for its host."""
+    tls_cert: str
+    """Where there is none: file of the aggregator's own certificate."""
     rank_process: str | None
     """Set: some ancestor (or this process) is measured already."""
 
@@ -95,6 +101,8 @@ class RankEnvironment:
             token=environ.get(TOKEN, ""),
             run_name=environ.get(RUN_NAME, ""),
             trace_max_steps=None if max_steps < 0 else max_steps,
+            tls_ca=environ.get(TLS_CA, ""),
+            tls_cert=environ.get(TLS_CERT, ""),
             rank_process=environ.get(RANK_PROCESS) or None,
         )
 

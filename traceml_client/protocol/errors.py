@@ -31,6 +31,10 @@ class FrameTooLarge(RemoteProtocolError):
     """A frame announces more bytes than we are willing to buffer."""
 
 
+class TlsFailed(RemoteProtocolError):
+    """No TLS with this peer; the text says why, in words for a user."""
+
+
 class VersionMismatch(RemoteProtocolError):
     """The peer speaks another major version; the text names both."""
 

@@ -47,6 +47,10 @@ class HandoverGrant(msgspec.Struct, frozen=True):
     token: str
     trace_max_steps: int
     """-1: no limit."""
+    tls_trust: str = ""
+    """File of certificates (absolute) that tell the daemon; empty: telemetry is not encrypted."""
+    tls_name: str = ""
+    """The host name that its certificate must be for; empty: it must be the one in the file."""
 
 
 def decode_request(payload: bytes | memoryview) -> HandoverRequest:

@@ -32,6 +32,9 @@ class DaemonLaunch(msgspec.Struct, frozen=True):
     launcher_start_ticks: int
     asked_name: str = ""
     """The run name that launchers of other nodes ask for: without the suffix of a derived name that was taken."""
+    tls_cert: str = ""
+    tls_key: str = ""
+    """Files of the daemon's certificate and its key; both or none."""
 
 
 class DaemonReady(msgspec.Struct, frozen=True):

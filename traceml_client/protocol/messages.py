@@ -21,6 +21,7 @@ WRONG_VERSION = "wrong_version"
 UNKNOWN_RANK = "unknown_rank"
 SLOT_TAKEN = "slot_taken"
 RUN_ENDED = "run_ended"
+TLS_REQUIRED = "tls_required"
 TOO_MANY = "too_many_connections"
 
 MARKER_STREAM = 255

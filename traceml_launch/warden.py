@@ -2,8 +2,9 @@
 
 * It is a member of torchrun's process group and reports the signals that a *terminal* sends to that group, so that a
   Ctrl-C counts as one to the launcher, while `kill` on torchrun does not.
-* If the launcher is killed, it sees to it that nothing of the run stays behind: torchrun gets SIGTERM, once, and its time
-  to end, then it and what carries the run's nonce are ended. The daemon is spared: it finalizes and exits by itself.
+* If the launcher is killed, it sees to it that nothing of the run stays behind: torchrun gets SIGTERM, once, and its
+  time to end, then it and what carries the run's nonce are ended. The daemon is spared: it finalizes and exits by
+  itself.
 
 It is forked before any thread or event loop exists, holds no descriptor but its two pipes, and never touches training
 while the launcher lives.

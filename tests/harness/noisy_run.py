@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tests.harness.database import Content, Step, write_database
-from tests.harness.facts import Rank, run_facts
+from tests.harness.database import Content, Sample, Step, write_database
+from tests.harness.facts import START_NS, Rank, run_facts
 from traceml_client.protocol import columns
 from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_daemon.report.facts import RunFacts
@@ -46,7 +46,10 @@ def write_noisy_run(
     for attempt in facts.attempts:
         of_rank = shared * (1 + 0.02 * attempt.place.rank)
         contents[attempt.incarnation] = Content(
-            rank=attempt.place.rank, steps=_steps(generator, of_rank, slower or {}, jitter), world_size=num_ranks
+            rank=attempt.place.rank,
+            steps=_steps(generator, of_rank, slower or {}, jitter),
+            samples=_memory(generator),
+            world_size=num_ranks,
         )
     write_database(folder / DATABASE_FILE, contents)
     write_reports(folder, facts, True)
@@ -67,6 +70,15 @@ def _shared_noise(generator: np.random.Generator, num_steps: int) -> Floats:
         neighbours[start : start + 20] = 1.4
     spikes = np.where(generator.random(num_steps) < 0.01, generator.uniform(1.5, 4, num_steps), 1.0)
     return run_to_run * drift * (1 + slow_noise) * neighbours * spikes
+
+
+def _memory(generator: np.random.Generator) -> list[Sample]:
+    """Resident memory once a second for half a minute."""
+    sizes = (300 + 20 * np.sqrt(np.arange(30)) + generator.normal(0, 3, 30)) * (1 << 20)
+    return [
+        Sample(kind=columns.PROCESS_SAMPLE, values=(second * 10**9, int(size), 12, 30), at_ns=START_NS + second * 10**9)
+        for second, size in enumerate(sizes)
+    ]
 
 
 def _steps(generator: np.random.Generator, factor: Floats, slower: dict[str, float], jitter: float) -> list[Step]:

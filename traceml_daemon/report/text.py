@@ -21,11 +21,11 @@ _WIDTH: Final = 100
 
 def summary_text(summary: FinalSummary) -> str:
     sections = (
-        _outcome(summary),
+        outcome_lines(summary),
         _failure(summary),
         _history(summary),
         _ranks(summary),
-        _telemetry(summary),
+        (*telemetry_lines(summary), *_warnings(summary)),
         _step_time(summary.step_time, has_failed=summary.training.status != "completed"),
         _resources(summary),
     )
@@ -42,7 +42,8 @@ def failure_text(report: FailureReport) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _outcome(summary: FinalSummary) -> Iterator[str]:
+def outcome_lines(summary: FinalSummary) -> Iterator[str]:
+    """How training ended, which run that was, and the nodes whose end is known from others only."""
     training, topology = summary.training, summary.topology
     provisional = " (provisional: training was still ending)" if summary.provisional else ""
     yield f"TRAINING {training.status.upper()}{_ending(summary)}{provisional}"
@@ -93,7 +94,8 @@ def _ranks(summary: FinalSummary) -> Iterator[str]:
         yield f"  and {ranks_text(rank.rank for rank in missing[_MAX_MISSING:])}"
 
 
-def _telemetry(summary: FinalSummary) -> Iterator[str]:
+def telemetry_lines(summary: FinalSummary) -> Iterator[str]:
+    """Its health, and what became of every record."""
     telemetry, records = summary.telemetry, summary.telemetry.records
     reason = f" ({telemetry.reason})" if telemetry.reason is not None else ""
     yield f"Telemetry: {telemetry.status}{reason}{'' if telemetry.authenticated else ', not authenticated'}"
@@ -103,6 +105,9 @@ def _telemetry(summary: FinalSummary) -> Iterator[str]:
     )
     if telemetry.frames_rejected:
         yield f"  frames rejected: {telemetry.frames_rejected}"
+
+
+def _warnings(summary: FinalSummary) -> Iterator[str]:
     for warning in summary.warnings[:_MAX_WARNINGS]:
         yield _cut(f"  warning: {warning}")
 
@@ -112,17 +117,23 @@ def _step_time(section: StepTimeSection, *, has_failed: bool) -> Iterator[str]:
     if window.steps == 0:
         yield f"Steps: none measured; {section.reasons.get('step', '')}"
         return
-    caption = "Steps before the end, no verdict on performance" if has_failed else "Steps"
-    yield (
-        f"{caption}: {window.first_step} to {window.last_step}"
-        f" ({window.warmup} warm-up and {window.skipped} skipped left out)"
-    )
+    yield step_caption(section, has_failed=has_failed)
     yield f"  {'phase':<12}{'p50 ms':>11}{'p95 ms':>11}{'p99 ms':>11}{'mean ms':>11}{'share':>9}"
     for name in PHASE_NAMES:
         times = section.phases[name]
         yield f"  {name:<12}" + (_row(times) if times is not None else f"  {section.reasons.get(name, '')}"[:_WIDTH])
     if section.throughput_steps_per_s is not None:
         yield f"  throughput: {section.throughput_steps_per_s:.4g} steps/s"
+
+
+def step_caption(section: StepTimeSection, *, has_failed: bool) -> str:
+    """Which steps the figures are of."""
+    window = section.window
+    caption = "Steps before the end, no verdict on performance" if has_failed else "Steps"
+    return (
+        f"{caption}: {window.first_step} to {window.last_step}"
+        f" ({window.warmup} warm-up and {window.skipped} skipped left out)"
+    )
 
 
 def _row(times: PhaseTimes) -> str:
@@ -133,16 +144,17 @@ def _row(times: PhaseTimes) -> str:
 def _resources(summary: FinalSummary) -> Iterator[str]:
     memory, process, system = summary.memory.overall, summary.process.overall, summary.system.overall
     if memory.peak_rss_bytes is not None:
-        yield f"Memory: peak RSS {_size(memory.peak_rss_bytes)} on rank {memory.peak_rss_rank}"
+        yield f"Memory: peak RSS {size_text(memory.peak_rss_bytes)} on rank {memory.peak_rss_rank}"
     if memory.peak_allocated_bytes is not None:
-        yield f"Device memory: peak {_size(memory.peak_allocated_bytes)} allocated on rank {memory.peak_allocated_rank}"
+        size = size_text(memory.peak_allocated_bytes)
+        yield f"Device memory: peak {size} allocated on rank {memory.peak_allocated_rank}"
     if process.cpu_percent is not None:
         yield f"CPU: {process.cpu_percent:.0f} % of a core over all ranks"
     if system.max_memory_used_share is not None:
         yield f"Host memory: at most {system.max_memory_used_share:.0%} of a node's was used"
 
 
-def _size(num_bytes: int) -> str:
+def size_text(num_bytes: float) -> str:
     return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"
 
 

@@ -1,0 +1,169 @@
+"""`final_summary.html`: one file without a script and without a request, for a screen, a phone and paper.
+
+Everything comes from the summary, so that a saved one gives the same page. Text from the run is escaped by the
+templates; nothing here makes markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import jinja2
+
+from traceml_daemon.report.attempts import ranks_text
+from traceml_daemon.report.charts.axes import Chart, step_ticks, time_ticks
+from traceml_daemon.report.charts.heat_map import heat_map
+from traceml_daemon.report.charts.lines import rank_chart
+from traceml_daemon.report.charts.phases import phases_over_time, share_bar
+from traceml_daemon.report.charts.timeline import timeline
+from traceml_daemon.report.form import FinalSummary, RankSection
+from traceml_daemon.report.lines import collateral_text
+from traceml_daemon.report.text import outcome_lines, size_text, step_caption, telemetry_lines
+
+MAX_RANK_ROWS: Final = 32
+"""Of more ranks those that did not finish and the slowest are listed."""
+_CSS_OF: Final = {"info": "good", "warning": "warn", "critical": "bad"}
+_CSS_OF_TRAINING: Final = {"completed": "good", "failed": "bad"}
+_CSS_OF_TELEMETRY: Final = {"complete": "good", "failed": "bad"}
+_COLORS: Final = (
+    *((f"p-{name}", name) for name in ("h2d", "forward", "backward", "optimizer", "residual")),
+    ("p-input_wait", "input"),
+    *((f"h{level}", f"h{level}") for level in range(8)),
+    *enumerate(("forward", "input", "optimizer", "backward", "extra1", "extra2", "h2d", "residual")),
+    ("middle", "text"),
+    ("a-finished", "optimizer"),
+    ("a-failed", "h6"),
+    ("a-lost", "residual"),
+    ("death", "bad-text"),
+    ("stall", "h5"),
+)
+"""Class of a shape to the variable that holds its colour; a number stands for a rank's line."""
+
+
+class _RankRow(NamedTuple):
+    rank: int
+    attempts: int
+    steps: int
+    p50: str
+    memory: str
+    state: str
+
+
+def summary_html(summary: FinalSummary) -> str:
+    """The whole page."""
+    has_failed = summary.training.status != "completed"
+    rows = tuple(_rank_rows(summary))
+    page: dict[str, Any] = {
+        "summary": summary,
+        "has_failed": has_failed,
+        "outcome": tuple(outcome_lines(summary)),
+        "badges": tuple(_badges(summary)),
+        "collateral": collateral_text(summary.failure) if summary.failure is not None else "",
+        "others": tuple(found for found in summary.findings if found != summary.primary_diagnosis),
+        "tiles": tuple(_tiles(summary)),
+        "charts": charts(summary),
+        "window": step_caption(summary.step_time, has_failed=has_failed),
+        "rank_rows": rows,
+        "ranks_note": _ranks_note(summary, len(rows)),
+        "telemetry": tuple(telemetry_lines(summary)),
+        "css_of": _CSS_OF,
+        "colors": tuple((f"r{css}" if isinstance(css, int) else css, name) for css, name in _COLORS),
+    }
+    return _templates().get_template("report.html").render(page)
+
+
+def charts(summary: FinalSummary) -> dict[str, Chart | None]:
+    """By name; null where there is nothing to draw."""
+    series = summary.series
+    num_steps = series.steps_per_cell * len(series.first_steps)
+    steps = step_ticks(num_steps) if num_steps else ()
+    times = time_ticks(series.seconds_per_span * len(series.times_s)) if series.times_s else ()
+    step_ms = {each.rank: each.step_ms for each in series.ranks}
+    every_memory = {"rss": {each.rank: each.rss_mib for each in series.ranks}}
+    every_memory["device"] = {each.rank: each.device_mib for each in series.ranks}
+    titles = {"rss": "Resident memory of each rank", "device": "Device memory allocated by each rank"}
+    return {
+        "timeline": timeline(summary),
+        "shares": share_bar(summary.step_time.phases),
+        "step-time": rank_chart("step-time", "Step time over the run", "ms", step_ms, steps, "step"),
+        "heat-map": heat_map(step_ms, steps),
+        "phases": phases_over_time(series.phase_ms, steps),
+        **{
+            name: rank_chart(name, titles[name], "MiB", lines, times, "since training started")
+            for name, lines in every_memory.items()
+        },
+    }
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    folder = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
+    return jinja2.Environment(
+        loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+
+def _badges(summary: FinalSummary) -> Iterator[tuple[str, str]]:
+    training, telemetry = summary.training, summary.telemetry
+    yield _CSS_OF_TRAINING.get(training.status, "warn"), f"training {training.status}"
+    reason = f": {telemetry.reason}" if telemetry.reason else ""
+    yield _CSS_OF_TELEMETRY.get(telemetry.status, "warn"), f"telemetry {telemetry.status}{reason}"
+    if telemetry.ranks_missing:
+        yield "bad", f"{ranks_text(each.rank for each in telemetry.ranks_missing)} missing"
+
+
+def _tiles(summary: FinalSummary) -> Iterator[tuple[str, str, str]]:
+    """(name, value, what stands below it)."""
+    section = summary.step_time
+    step = section.phases.get("step")
+    if step is not None:
+        yield "Median step", f"{step.p50_ms:.4g} ms", f"p95 {step.p95_ms:.4g} ms"
+    if section.throughput_steps_per_s is not None:
+        yield "Throughput", f"{section.throughput_steps_per_s:.4g} steps/s", f"{section.window.steps:,} steps a rank"
+    shares = [(times.share, name) for name, times in section.phases.items() if times is not None and name != "step"]
+    if shares:
+        share, name = max(shares)
+        yield "Largest phase", name, f"{share:.1%} of the step"
+    memory = summary.memory.overall
+    if memory.peak_allocated_bytes is not None:
+        yield "Peak device memory", size_text(memory.peak_allocated_bytes), f"on rank {memory.peak_allocated_rank}"
+    if memory.peak_rss_bytes is not None:
+        yield "Peak memory", size_text(memory.peak_rss_bytes), f"resident, on rank {memory.peak_rss_rank}"
+    if summary.process.overall.cpu_percent is not None:
+        yield "CPU", f"{summary.process.overall.cpu_percent / 100:.3g} cores", "over all ranks"
+
+
+def _rank_rows(summary: FinalSummary) -> Iterator[_RankRow]:
+    """Those that did not finish first, then the slowest; a small run's in their own order."""
+    medians = {r.rank: step.p50_ms for r in summary.step_time.by_rank if (step := r.phases.get("step")) is not None}
+    peaks = {each.rank: each.peak_rss_bytes for each in summary.memory.by_rank}
+    missing = {each.rank: each.why for each in summary.telemetry.ranks_missing}
+    ranks = list(summary.ranks)
+    if len(ranks) > MAX_RANK_ROWS:
+        ranks.sort(key=lambda rank: (rank.rank not in missing, -medians.get(rank.rank, 0.0)))
+    for rank in ranks[:MAX_RANK_ROWS]:
+        median, peak = medians.get(rank.rank), peaks.get(rank.rank)
+        yield _RankRow(
+            rank=rank.rank,
+            attempts=len(rank.attempts),
+            steps=rank.attempts[-1].steps,
+            p50="-" if median is None else f"{median:.3f}",
+            memory="-" if peak is None else size_text(peak),
+            state=missing.get(rank.rank) or _state(rank),
+        )
+
+
+def _state(rank: RankSection) -> str:
+    last = rank.attempts[-1]
+    return last.state if last.exit_code in (None, 0) else f"exit code {last.exit_code}"
+
+
+def _ranks_note(summary: FinalSummary, num_rows: int) -> str:
+    telemetry = summary.telemetry
+    seen = f"{telemetry.ranks_expected} expected, {len(summary.ranks)} seen, {len(telemetry.ranks_finished)} finished"
+    if num_rows < len(summary.ranks):
+        return f"{seen}. Listed: ranks that are missing, then the slowest; all are in final_summary.json."
+    return f"{seen}."

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 _MAX_FRAMES_PER_TURN = 32
 """8,000 records; then whatever else the thread has to do gets its turn."""
-_RETRY_WHEN_REFUSED = frozenset({messages.SLOT_TAKEN, messages.TOO_MANY})
-"""The daemon may not have noticed yet that our last connection is gone; every other refusal is for good."""
+_RETRY_WHEN_REFUSED = frozenset({messages.SLOT_TAKEN, messages.TOO_MANY, messages.UNKNOWN_NODE})
+"""The daemon may not have noticed yet that our last connection is gone, or that our launcher is back after the daemon
+was started again; every other refusal is for good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,21 @@ import logging
 from collections import Counter
 from typing import Final
 
+from traceml_client.protocol import messages
+
 MAX_PEERS: Final = 256
 """Addresses that are told apart; the rest counts as `others`."""
 MAX_LINES: Final = 100
 """Lines written about refused peers in the life of a daemon; counting goes on."""
 NOT_FRAMES: Final = frozenset(
-    {"handshake_timeout", "too_many_connections", "does_not_read", "slowed_down", "tls_required"}
+    {
+        "handshake_timeout",
+        "too_many_connections",
+        "does_not_read",
+        "slowed_down",
+        "tls_required",
+        messages.UNKNOWN_NODE,
+    }
 )
 """Reasons that count a connection and no frame."""
 

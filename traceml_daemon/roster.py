@@ -100,7 +100,9 @@ class Roster:
         for node in self.nodes.values():
             if node.is_process(hello):
                 return node.node_index
-        return next(index for index in range(len(self.nodes) + 1) if index not in self.nodes)
+        # Nodes that an earlier daemon numbered come back with their number; until then it is kept for them.
+        taken = {*self.nodes, *(slot.incarnation.node_index for slot in self)}
+        return next(index for index in range(len(taken) + 1) if index not in taken)
 
     # --- ranks ----------------------------------------------------------------------------------------------------
 
@@ -188,7 +190,7 @@ class Roster:
         if hello.node_index != NUMBER_ME:
             node = self.nodes.get(hello.node_index)
             if node is None:
-                raise NotAdmitted(messages.UNKNOWN_RANK, f"the run has no node {hello.node_index}")
+                raise NotAdmitted(messages.UNKNOWN_NODE, f"the run has no node {hello.node_index} yet")
             if node.local_world_size and hello.local_rank >= node.local_world_size:
                 raise NotAdmitted(
                     messages.UNKNOWN_RANK, f"node {hello.node_index} has no local rank {hello.local_rank}"

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 from traceml_client.protocol import messages, proof
 from traceml_client.protocol.codec import decode_from_daemon, encode
 from traceml_client.protocol.errors import ProtocolError, Refused, RemoteProtocolError, TlsFailed, VersionMismatch
@@ -26,8 +28,8 @@ MAX_BACKOFF_S: Final = 0.25
 """A refused connect on a local network costs nothing, and ranks are let in only after their launcher."""
 _READ_BYTES: Final = 64 * 1024
 
-Hello = Callable[[bytes], messages.NodeHello]
-"""(proof) -> the hello; called with an empty proof first to learn its claims."""
+Hello = Callable[[], messages.NodeHello]
+"""The hello without its proof."""
 
 
 class DaemonLink:
@@ -62,6 +64,8 @@ class DaemonLink:
         self._journal: list[bytes] = []
         self._writer: asyncio.StreamWriter | None = None
         self._num_silent_pings = 0
+        self._node_index: int | None = None
+        """As the first welcome said: a daemon that was started again must not hand out another."""
         self._tasks = [loop.create_task(self._stay_connected()), loop.create_task(self._ping())]
 
     def send(self, message: messages.Message) -> None:
@@ -81,6 +85,11 @@ class DaemonLink:
         except OSError:
             return False
         return True
+
+    def expect_answers(self) -> None:
+        """Another daemon listens there from now on: what its predecessor did not answer says nothing of it."""
+        self._num_silent_pings = 0
+        self.unresponsive.clear()
 
     async def close(self) -> None:
         """Hang up. Legal twice."""
@@ -144,15 +153,18 @@ class DaemonLink:
             raise VersionMismatch(
                 f"the aggregator speaks version {challenge.version} of the protocol, we speak {messages.PROTOCOL_MAJOR}"
             )
-        claims = self._hello(b"")
-        proven = proof.prove(self._token, challenge.nonce, "node", claims.run, claims.node_rank)
-        writer.write(encode(self._hello(proven)))
+        hello = self._hello()
+        if self._node_index is not None:
+            hello = msgspec.structs.replace(hello, node_rank=self._node_index)
+        proven = proof.prove(self._token, challenge.nonce, "node", hello.run, hello.node_rank)
+        writer.write(encode(msgspec.structs.replace(hello, proof=proven)))
         answer = await frames.next()
         if isinstance(answer, messages.Refused):
             raise Refused(answer.reason, answer.detail)
         if not isinstance(answer, messages.Welcome):
             raise RemoteProtocolError("no welcome from the aggregator")
         self._num_silent_pings = 0
+        self._node_index = answer.node_index
         if not self.welcome.done():
             self.welcome.set_result(answer)
 
@@ -184,8 +196,8 @@ class DaemonLink:
             self.clock_bound_ns = bound_ns
 
     async def _ping(self) -> None:
-        await asyncio.wait([self.welcome])
-        while True:
+        """From the start: a daemon may fall silent before it has let us in. One that refused us is not asked."""
+        while not self.welcome.done() or self.welcome.exception() is None:
             if self._writer is not None:
                 ping = messages.Ping(
                     sent_ns=time.time_ns(), clock_offset_ns=self.clock_offset_ns, clock_bound_ns=self.clock_bound_ns

@@ -43,8 +43,10 @@ class HandingIn:
     async def finish(self) -> None:
         """Training is over: return when the records of all its dead ranks are with the daemon or in files."""
         await self._guarded(*self._tasks)
-        # Once more for those that died while the connection was down.
+        # Once more for those that died while the connection was down; the daemon may be about to be back.
         left = [each for each in self._workers if each.ring is not None and not self._salvage.is_complete(each)]
+        if left:
+            await self._telemetry.connected(timeout_s=SALVAGE_S)
         await self._guarded(*(self._settle(worker) for worker in left))
         self.keep_unstored()
 

@@ -10,6 +10,7 @@ from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.manifest import LEASE_S
 from traceml_launch.manifest_writer import ManifestWriter
 from traceml_launch.node import Node
+from traceml_launch.run_folder import RunFolder
 
 RENEW_S: Final = LEASE_S / 3
 
@@ -27,5 +28,13 @@ async def keep_lease(node: Node) -> None:
         while True:
             await asyncio.sleep(RENEW_S)
             writer.renew(holder)
+    except (OSError, StoreError) as error:
+        node.console.problem(f"the manifest cannot be written: {error}")
+
+
+def hold_between(node: Node, folder: RunFolder) -> None:
+    """Between the death of one daemon and the start of the next, which may take a while, the run is ours."""
+    try:
+        ManifestWriter(run_dir=folder.run_dir).renew(node.me.lease_holder())
     except (OSError, StoreError) as error:
         node.console.problem(f"the manifest cannot be written: {error}")

@@ -170,12 +170,12 @@ class Node:
             self.streams.open_merged(place.node_dir)
         self.console.say(f"Run {place.run_name}: {place.run_dir}")
 
-    def _hello(self, proof: bytes) -> messages.NodeHello:
+    def _hello(self) -> messages.NodeHello:
         config, folder = self.config, self.assignment.folder
         return messages.NodeHello(
             version=messages.PROTOCOL_MAJOR,
             run=folder.run_id if folder is not None else config.run_name,
-            proof=proof,
+            proof=b"",
             node_rank=messages.NUMBER_ME if config.node_rank is None else config.node_rank,
             nnodes=config.nnodes_min,
             local_world_size=config.num_local_ranks,

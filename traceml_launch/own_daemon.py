@@ -23,16 +23,20 @@ REQUIRED_S: Final = 30.0
 """`--on-missing-aggregator raise`: how long a daemon, ours or another node's, may take to let us in."""
 
 
-def start(config: LaunchConfig, folder: RunFolder, me: LauncherIdentity, *, token: str) -> DaemonProcess:
-    """Start it; not waited for. Raises OSError."""
+def start(config: LaunchConfig, folder: RunFolder, me: LauncherIdentity, *, token: str, port: int = 0) -> DaemonProcess:
+    """Start it; not waited for. Raises OSError.
+
+    Args:
+        port: where its predecessor listened, which ranks were told; 0: as the launch wants it.
+    """
     order = launch.DaemonLaunch(
         run_name=folder.run_name,
         run_id=folder.run_id,
         run_dir=str(folder.run_dir),
         token=token,
         bind_host=config.bind_host,
-        port=config.aggregator_port,
-        is_port_required=config.is_port_required,
+        port=port or config.aggregator_port,
+        is_port_required=port > 0 or config.is_port_required,
         nnodes=config.nnodes_min,
         nproc_per_node=config.num_local_ranks,
         finalize_timeout_s=config.finalize_timeout_s,

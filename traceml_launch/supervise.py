@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import secrets
 import sys
@@ -20,10 +21,12 @@ from traceml_client.protocol.errors import ConfigError, ProtocolError, Refused
 from traceml_client.protocol.messages import Welcome
 from traceml_launch import command, ending, own_daemon, ownership, peer_folder, prctl, run_folder
 from traceml_launch.config import LaunchConfig
+from traceml_launch.daemon_process import DaemonProcess
 from traceml_launch.handover import HandoverServer
 from traceml_launch.identity import LauncherIdentity
-from traceml_launch.lease_keeping import keep_lease
+from traceml_launch.lease_keeping import hold_between, keep_lease
 from traceml_launch.node import Assignment, Node
+from traceml_launch.run_folder import RunFolder
 from traceml_launch.signals import SignalDesk
 from traceml_launch.torchrun_process import TorchrunProcess
 from traceml_launch.warden import Warden, Watch
@@ -130,18 +133,25 @@ class _Supervision:
             node.telemetry.disable()
         elif folder is not None:
             try:
-                process = own_daemon.start(config, folder, node.me, token=token)
+                start = functools.partial(self._start_daemon, node, folder)
+                node.telemetry.own(start, host=own_daemon.own_host(config), token=token)
             except OSError as error:
                 node.telemetry.fail(f"the aggregator cannot be started: {error.strerror}")
-            else:
-                node.spared.add(process.pid)
-                node.telemetry.own(process, host=own_daemon.own_host(config), token=token)
         else:
             node.telemetry.join(host=config.aggregator_host, port=config.aggregator_port, token=token)
         if folder is not None:
             node.placement.own(folder, node.telemetry)
         if config.is_multi_node and not token and not config.is_disabled and self._assignment.is_owner:
             node.console.say("telemetry between nodes is not authenticated: no TRACEML_TOKEN and no --token-file")
+
+    def _start_daemon(self, node: Node, folder: RunFolder, port: int) -> DaemonProcess:
+        """The first daemon, or the next one after its death, with the port that was told. Raises OSError."""
+        if port:
+            hold_between(node, folder)
+        process = own_daemon.start(node.config, folder, node.me, token=self._assignment.token, port=port)
+        node.spared.add(process.pid)
+        self._assignment.warden.spare(process.pid)
+        return process
 
     async def _is_refused(self, node: Node) -> bool:
         """Whether training must not start without telemetry. Raises ConfigError where another node has our place."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
@@ -12,15 +11,13 @@ from traceml_client.protocol.errors import ProtocolError, Refused
 from traceml_client.protocol.launch import DaemonFailed
 from traceml_launch.daemon_link import DaemonLink, Hello
 from traceml_launch.daemon_process import DaemonProcess
+from traceml_launch.kept_daemon import KeptDaemon, Start
 
 State = Literal["starting", "serving", "finished", "disabled", "unreachable", "died", "unresponsive", "late"]
 """`late`: the budget was over before the reports were written."""
 
-LAST_WORDS_S: Final = 1.0
-"""Between the daemon's exit and its last message on our socket."""
 EXIT_S: Final = 5.0
 """From the written report to the daemon's exit."""
-TERM_S: Final = 2.0
 
 
 class Telemetry:
@@ -37,25 +34,33 @@ class Telemetry:
         """`trust`: (file, name) as in `TlsTrust`; null: nothing is encrypted."""
         self.state: State = "starting"
         self.link: DaemonLink | None = None
-        self.process: DaemonProcess | None = None
         self.host, self.port = "", 0
-        self.exit_code: int | None = None
-        """Of our own daemon, once it is reaped; negative for a signal."""
         self.started = asyncio.Event()
         """Set once it is known where the daemon is, or that there is none."""
         self.ended = asyncio.Event()
-        """Set once our own daemon is gone, for whatever reason."""
+        """Set once our own daemon is gone for good, for whatever reason."""
         self.is_port_taken = False
         self._hello = hello
         self._on_salvage_ack = on_salvage_ack
         self._on_problem = on_problem
         self._trust = trust
+        self._own: KeptDaemon | None = None
         self._unsent: list[messages.Message] = []
         self._watch: asyncio.Task[None] | None = None
 
     @property
     def is_alive(self) -> bool:
         return self.state in ("starting", "serving")
+
+    @property
+    def process(self) -> DaemonProcess | None:
+        """Our own daemon's, the last one that was started."""
+        return self._own.process if self._own is not None else None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of our own daemon, once it is reaped; negative for a signal."""
+        return self._own.exit_code if self._own is not None else None
 
     @property
     def is_welcome(self) -> bool:
@@ -67,10 +72,10 @@ class Telemetry:
         """There is none, as the user wants it."""
         self._give_up("disabled")
 
-    def own(self, process: DaemonProcess, *, host: str, token: str) -> None:
-        """Wait for our own daemon's ready line, then keep a connection and an eye on it."""
-        self.process = process
-        self._watch = asyncio.get_running_loop().create_task(self._watch_own(process, host, token))
+    def own(self, start: Start, *, host: str, token: str) -> None:
+        """Start our own daemon, wait for its ready line, then keep it and a connection to it. Raises OSError."""
+        self._own = KeptDaemon(start, on_problem=self._on_problem)
+        self._watch = asyncio.get_running_loop().create_task(self._watch_own(self._own, host, token))
 
     def join(self, *, host: str, port: int, token: str) -> None:
         """Use a daemon that somebody else started, or will start."""
@@ -98,6 +103,18 @@ class Telemetry:
                 return await asyncio.shield(self.link.welcome)
         except TimeoutError:
             return None
+
+    async def connected(self, *, timeout_s: float) -> bool:
+        """Whether a daemon that let us in once is there, or comes back within that time."""
+        if not self.is_welcome or self.link is None:
+            return False
+        connected, gone = (asyncio.ensure_future(event.wait()) for event in (self.link.connected, self.ended))
+        try:
+            await asyncio.wait({connected, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            return connected.done()
+        finally:
+            connected.cancel()
+            gone.cancel()
 
     async def wait_node_end_taken(self, *, timeout_s: float) -> bool:
         """Whether another node's daemon has stored that this node has ended."""
@@ -130,15 +147,13 @@ class Telemetry:
 
     async def end_own(self, *, is_finalized: bool) -> None:
         """Reap our own daemon: it exits by itself after its reports; one that does not is ended."""
-        if self.process is None:
+        if self._own is None:
             return
         if is_finalized:
             await _wait_for(self.ended, timeout_s=EXIT_S)
         elif self.state == "serving":
             self._give_up("late")
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if self.exit_code is None:
-                self.exit_code = await self.process.end(number, timeout_s=TERM_S)
+        await self._own.end()
         if is_finalized:
             self.state = "finished"
 
@@ -149,33 +164,21 @@ class Telemetry:
             await asyncio.gather(self._watch, return_exceptions=True)
         if self.link is not None:
             await self.link.close()
-        if self.process is not None:
-            self.process.close()
+        if self._own is not None:
+            self._own.close()
 
-    async def _watch_own(self, process: DaemonProcess, host: str, token: str) -> None:
-        answer = await process.ready()
+    async def _watch_own(self, own: KeptDaemon, host: str, token: str) -> None:
+        answer = await own.first_answer()
         if isinstance(answer, DaemonFailed):
             self.is_port_taken = answer.is_port_taken
-            self.exit_code = await process.end(signal.SIGTERM, timeout_s=TERM_S)
             self.fail(f"the aggregator did not start: {answer.error}")
             return
-        link = self._open_link(host, answer.port, token)
-        gone = asyncio.ensure_future(process.wait())
-        silent = asyncio.ensure_future(link.unresponsive.wait())
-        await asyncio.wait({gone, silent}, return_when=asyncio.FIRST_COMPLETED)
-        if not gone.done():
-            self._on_problem("the aggregator does not answer any more and is ended; training goes on")
-            self._give_up("unresponsive")
-            await process.end(signal.SIGKILL, timeout_s=TERM_S)
-        silent.cancel()
-        self.exit_code = await gone
-        if self.exit_code == 0:
-            await asyncio.wait({link.finalized}, timeout=LAST_WORDS_S)
-        if link.finalized.done():
+        ending = await own.watch(self._open_link(host, answer.port, token), port=answer.port)
+        if ending == "finished":
             self.state = "finished"
         elif self.state == "serving":
-            self._on_problem(f"the aggregator ended early (exit code {self.exit_code}); training goes on")
-            self._give_up("died")
+            self._on_problem(f"the aggregator is given up (exit code {own.exit_code}); training goes on")
+            self._give_up(ending)
         self.ended.set()
 
     def _open_link(self, host: str, port: int, token: str) -> DaemonLink:
@@ -206,7 +209,7 @@ class Telemetry:
         self.state = state
         self._unsent.clear()
         self.started.set()
-        if self.process is None or state == "unreachable":
+        if self._own is None or state == "unreachable":
             self.ended.set()
 
 

@@ -38,6 +38,7 @@ class Watch(msgspec.Struct, frozen=True):
     torchrun_pid: int
     nonce: str
     daemon_pid: int
+    """Spared: it finalizes the run and exits by itself."""
     grace_s: float
     """What torchrun may take to end after the launcher's death."""
     linger_s: float
@@ -53,6 +54,7 @@ class Warden:
     report_fd: int
     """Readable: a byte for each terminal signal. At its end: the warden is gone."""
     _order_fd: int
+    _is_watching: bool = False
 
     @classmethod
     def start(cls) -> Warden:
@@ -78,10 +80,17 @@ class Warden:
 
     def wait_until_joined(self) -> None:
         """Returns when it is a member of torchrun's group, or gone."""
+        self._is_watching = True
         with contextlib.suppress(OSError):
             os.set_blocking(self.report_fd, True)
             os.read(self.report_fd, 1)
             os.set_blocking(self.report_fd, False)
+
+    def spare(self, pid: int) -> None:
+        """A new daemon of the run: it finalizes by itself too. Before it has its order this is not needed."""
+        if self._is_watching:
+            with contextlib.suppress(OSError):
+                os.write(self._order_fd, b"%d\n" % pid)
 
     def dismiss(self) -> None:
         """End and reap it; its work is done. Legal twice."""
@@ -109,7 +118,7 @@ def _run_child(launcher_pid: int, order_fd: int, report_fd: int) -> NoReturn:
                 os.setpgid(0, watch.torchrun_pid)
             os.write(report_fd, b"\0")
             _report_until_parent_is_gone(launcher_pid, report_fd)
-            _end_run(watch, torchrun_fd)
+            _end_run(watch, torchrun_fd, daemons={watch.daemon_pid, *_later_daemons(order_fd)})
             _remove_socket(watch.socket_path)
     finally:
         os._exit(0)
@@ -135,7 +144,15 @@ def _report_until_parent_is_gone(launcher_pid: int, report_fd: int) -> None:
                 os.write(report_fd, bytes([info.si_signo]))
 
 
-def _end_run(watch: Watch, torchrun_fd: int | None) -> None:
+def _later_daemons(order_fd: int) -> set[int]:
+    """The pids that the launcher told after its order: of daemons that it started in place of dead ones."""
+    os.set_blocking(order_fd, False)
+    with contextlib.suppress(BlockingIOError):
+        return {int(pid) for pid in os.read(order_fd, _ORDER_BYTES).split()}
+    return set()
+
+
+def _end_run(watch: Watch, torchrun_fd: int | None, *, daemons: set[int]) -> None:
     """The launcher is gone: torchrun is to end as by SIGTERM, in its time; then end what is left of the run."""
     start_s = time.monotonic()
     if torchrun_fd is not None:
@@ -144,7 +161,7 @@ def _end_run(watch: Watch, torchrun_fd: int | None) -> None:
     attached = {own.session if own else 0, *processes.children_of(watch.torchrun_pid)}
     if torchrun_fd is not None and not pidfds.wait_gone_blocking(torchrun_fd, timeout_s=watch.grace_s):
         pidfds.send_signal(torchrun_fd, signal.SIGKILL)
-    spared = {os.getpid(), watch.daemon_pid}
+    spared = {os.getpid(), *daemons}
     leftovers = Leftovers(
         attached_sessions=attached,
         linger_until_s=start_s + watch.linger_s,

@@ -259,8 +259,9 @@ def test_refusal_for_good_is_said_once_and_ends_the_attempts() -> None:
     assert len(daemon.heard.hellos) == 1
 
 
-def test_refusal_for_now_is_tried_again() -> None:
-    with StubDaemon(Behaviour(refusal=(messages.SLOT_TAKEN, "still open"))) as daemon, running(daemon.port) as rank:
+@pytest.mark.parametrize("reason", [messages.SLOT_TAKEN, messages.UNKNOWN_NODE, messages.TOO_MANY])
+def test_refusal_for_now_is_tried_again(reason: str) -> None:
+    with StubDaemon(Behaviour(refusal=(reason, "not now"))) as daemon, running(daemon.port) as rank:
         daemon.wait_for(lambda heard: len(heard.hellos) >= 2, "a second attempt")
         daemon.set(refusal=None)
         assert rank.finish()

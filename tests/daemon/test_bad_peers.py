@@ -103,7 +103,7 @@ REFUSED = {
     "another run": ({"run": "another-run"}, messages.WRONG_RUN),
     "a version of the future": ({"version": 2}, messages.WRONG_VERSION),
     "a second claimant of a taken slot": ({}, messages.SLOT_TAKEN),
-    "an unknown node": ({"node_index": 3}, messages.UNKNOWN_RANK),
+    "an unknown node": ({"node_index": 3}, messages.UNKNOWN_NODE),
     "an unknown local rank": ({"local_rank": 1, "local_world_size": 2, "world_size": 2}, messages.UNKNOWN_RANK),
     "a rank beyond the world": ({"rank": 1}, messages.UNKNOWN_RANK),
     "a negative rank": ({"rank": -1}, messages.UNKNOWN_RANK),

@@ -46,7 +46,11 @@ class Wire:
     async def connect(cls, port: int, host: str = "127.0.0.1", *, tls: ssl.SSLContext | None = None) -> Wire:
         """Connect and take the challenge. Raises ConnectionError if there is none."""
         wire = await cls.open(port, host, tls=tls)
-        challenge = await wire.receive()
+        try:
+            challenge = await wire.receive()
+        except BaseException:
+            wire.reset()
+            raise
         if isinstance(challenge, Refused):
             await wire.close()
             raise ConnectionRefusedError(challenge.reason)

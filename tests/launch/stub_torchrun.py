@@ -2,6 +2,7 @@
 
 `python -m tests.launch.stub_torchrun NUM_WORKERS CODE [--deaf]`: each worker takes its pipes and ring from the launcher
 and runs CODE, with `rank` and `recorder` at hand. `--deaf`: ignores signals, as an agent in its exit barrier does.
+`--real`: CODE is the path of a script, run by the client's own worker.
 `--redirect FILE`: gives their standard output a file, as torchrun's own `--redirects` does. `--node N --num-nodes M`:
 one node of several.
 """
@@ -24,8 +25,9 @@ def start_worker(local_rank: int, num_workers: int, code: str) -> subprocess.Pop
     ranks = {"RANK": node * num_workers + local_rank, "LOCAL_RANK": local_rank}
     sizes = {"WORLD_SIZE": num_nodes * num_workers, "LOCAL_WORLD_SIZE": num_workers}
     redirect = option("--redirect")
+    worker = "traceml_client.worker" if "--real" in sys.argv else "tests.launch.stub_worker"
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.launch.stub_worker", code],
+        [sys.executable, "-m", worker, code],
         env={**os.environ, **{name: str(number) for name, number in {**ranks, **sizes}.items()}},
         stdout=open(redirect, "wb") if redirect else None,
         start_new_session=True,

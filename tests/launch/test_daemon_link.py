@@ -19,11 +19,11 @@ from traceml_daemon.core.events import Incarnation
 from traceml_launch.daemon_link import DaemonLink
 
 
-def hello_of(*, node_rank: int = 0, is_owner: bool = True) -> Callable[[bytes], messages.NodeHello]:
-    return lambda proof: messages.NodeHello(
+def hello_of(*, node_rank: int = 0, is_owner: bool = True) -> Callable[[], messages.NodeHello]:
+    return lambda: messages.NodeHello(
         version=messages.PROTOCOL_MAJOR,
         run="run-id-1",
-        proof=proof,
+        proof=b"",
         node_rank=node_rank,
         nnodes=1,
         local_world_size=2,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.processes import wait_until
 from tests.harness.torchrun import RunningCommand
 from tests.launch.launcher import child_pid, launch, run_folder, workers
 
@@ -30,17 +31,22 @@ def let_go(cwd: Path) -> None:
     (cwd / "go").touch()
 
 
-def test_a_killed_daemon_is_reported_offline_with_every_record(tmp_path: Path) -> None:
+def test_a_daemon_that_dies_again_and_again_is_reported_offline_with_every_record(tmp_path: Path) -> None:
     with launch(tmp_path, *workers(2, RECORDS_THEN_WAITS)) as command:
         command.wait_for(lambda: command.stdout().count(b"ready") == 2, "both have recorded")
-        command.signal(daemon_pid(command), signal.SIGKILL)
-        command.wait_for(lambda: b"aggregator ended early" in command.stderr(), "it is said")
+        killed: set[int] = set()
+        while b"aggregator is given up" not in command.stderr():
+            living = {each.pid for each in command.find("traceml_daemon supervise")} - killed
+            for pid in living:
+                command.signal(pid, signal.SIGKILL)
+            killed |= living
         let_go(tmp_path)
         finished = command.finish()
         assert command.marked() == []
     folder = run_folder(tmp_path)
     manifest = folder.manifest()
     assert finished.exit_code == 5
+    assert (len(killed), finished.stderr.count(b"started again")) == (4, 3)
     assert (manifest["status"], manifest["training"]["exit_code"]) == ("failed", 5)
     assert (manifest["telemetry_status"], manifest["telemetry_reason"]) == ("degraded", "aggregator_died")
     assert manifest["aggregator_exit_code"] == -signal.SIGKILL
@@ -49,18 +55,19 @@ def test_a_killed_daemon_is_reported_offline_with_every_record(tmp_path: Path) -
     assert steps == {0: 49, 1: 49}
 
 
-def test_a_stopped_daemon_is_killed_and_reported_offline(tmp_path: Path) -> None:
+def test_a_daemon_that_was_started_again_outlives_its_launcher_and_ends_the_run(tmp_path: Path) -> None:
     with launch(tmp_path, *workers(1, RECORDS_THEN_WAITS)) as command:
         command.wait_for_output("ready 0")
-        command.signal(daemon_pid(command), signal.SIGSTOP)
-        command.wait_for(lambda: b"does not answer any more" in command.stderr(), "it is noticed", within_s=30.0)
-        let_go(tmp_path)
-        finished = command.finish()
-        assert command.marked() == []
-    manifest = run_folder(tmp_path).manifest()
-    assert finished.exit_code == 5
-    assert (manifest["telemetry_status"], manifest["telemetry_reason"]) == ("degraded", "aggregator_unresponsive")
-    assert run_folder(tmp_path).summary()["ranks"][0]["attempts"][0]["steps"] == 49
+        first = daemon_pid(command)
+        command.signal(first, signal.SIGKILL)
+        command.wait_for(
+            lambda: run_folder(tmp_path).manifest()["lease"]["holder"]["pid"] not in (first, command.process.pid),
+            "the second one holds the run",
+        )
+        command.signal(command.process.pid, signal.SIGKILL)
+        wait_until(lambda: run_folder(tmp_path).manifest()["status"] == "failed", "it is finalized", within_s=30.0)
+        wait_until(lambda: command.marked() == [], "nothing is left", within_s=20.0)
+    assert run_folder(tmp_path).manifest()["telemetry_status"] == "degraded"
 
 
 def test_a_dead_rank_is_handed_in_while_the_run_goes_on(tmp_path: Path) -> None:

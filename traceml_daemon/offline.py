@@ -24,6 +24,7 @@ from traceml_daemon.remains import Remains, collect
 from traceml_daemon.replay import replay
 from traceml_daemon.report.reported import Reported
 from traceml_daemon.reporting import write_reports
+from traceml_daemon.reserve import Reserve
 from traceml_daemon.run_facts import RunKnowledge, RunTimes, run_facts, telemetry_facts, topology, training_outcome
 from traceml_daemon.run_files import write_json
 from traceml_daemon.run_manifest import first_manifest, is_held, wall_ns, write_with_artifacts
@@ -49,6 +50,7 @@ def finalize(run_dir: Path, *, reason: TelemetryReason) -> None:
     if not run_dir.is_dir():
         raise StoreError(f"{run_dir} is no run folder")
     _refuse_if_held(run_dir)
+    Reserve(run_dir).release()
     remains = collect(run_dir)
     replayed = replay(remains.config, remains.roster, remains.node_reports, owner_node=remains.owner_node)
     assert replayed.seal is not None

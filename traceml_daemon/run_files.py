@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from traceml_client.protocol.launch import layout_node_dir
 from traceml_client.protocol.manifest import encode_json, write_atomically
+from traceml_daemon.reserve import Reserve
 
 MAX_NODE_BYTES: Final = 64 << 20
 """All files that one node may send: 64 KiB of tail from each of a thousand ranks."""
@@ -32,8 +33,10 @@ class RunFiles:
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         self.failures: list[str] = []
+        self.reserve = Reserve(run_dir)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="run files")
         self._last: asyncio.Future[None] | None = None
+        self._is_closed = False
 
     def submit(self, write: Callable[..., None], *args: Any) -> None:
         """Call `write(*args)` after everything that was submitted before."""
@@ -58,8 +61,11 @@ class RunFiles:
 
     async def close(self) -> None:
         """Flush and end the thread. Legal twice."""
-        await self.flush()
-        self._thread.shutdown(wait=False)
+        if not self._is_closed:
+            self._is_closed = True
+            self.submit(self.reserve.release)
+            await self.flush()
+            self._thread.shutdown(wait=False)
 
     def _guarded(self, write: Callable[..., None], args: tuple[Any, ...]) -> None:
         try:

@@ -20,6 +20,7 @@ from traceml_daemon.errors import ReportError
 from traceml_daemon.final_files import ERROR_FILE, WARNING_FILE, error_document, has_warnings, warning_document
 from traceml_daemon.report.reported import Reported
 from traceml_daemon.reporting import in_thread, write_reports
+from traceml_daemon.reserve import MANIFEST_BYTES
 from traceml_daemon.run_facts import RunKnowledge, RunTimes, run_facts, telemetry_facts, topology, training_outcome
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Sealing:
         session.store.when_committed(lambda: None)  # from now on nothing waits for company
         self._training_ended_ns = self._wall_ns(command)
         session.say(f"training {verdict.status}, exit code {verdict.exit_code}, signal {verdict.signal}")
+        session.files.submit(session.files.reserve.lend, MANIFEST_BYTES)
         session.manifest.update(
             status=verdict.status,
             lifecycle=session.manifest.lifecycle_with(training_ended_at=rfc3339(self._training_ended_ns)),
@@ -93,6 +95,8 @@ class Sealing:
                 await self._close_telemetry()
         except TimeoutError:
             raise ReportError("the database could not be closed in time") from None
+        finally:  # what the database could not have, the reports may need
+            session.files.submit(session.files.reserve.release)
         known = self._knowledge()
         telemetry = telemetry_facts(known, finished=command.finished, missing=command.missing, reason=command.reason)
         self._warn(command, telemetry)

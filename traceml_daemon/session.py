@@ -90,6 +90,7 @@ class Session:
         for key, value in facts.items():
             self.store.put_meta(key, msgspec.json.encode(value).decode())
         self.manifest.update()
+        self.files.submit(self.files.reserve.take, config.nnodes * config.nproc_per_node)
         if started.isdecimal():
             self.start_training(int(started))
         self.manifest.keep_renewing()

@@ -97,8 +97,9 @@ def test_the_summary_has_the_contracts_fields(healthy: Path) -> None:
     assert (first["steps"], first["last_step"], first["records"]["stored"]) == (60, 60, 60)
     assert summary["step_time"]["window"]["steps"] == 59
     assert set(summary["step_time"]["phases"]) == {*columns.PHASES, "residual", "step"}
-    assert summary["primary_diagnosis"]["kind"] == "INSUFFICIENT_DATA"
-    assert (summary["failure"], summary["failure_history"], summary["findings"]) == (None, [], [])
+    assert (summary["primary_diagnosis"]["kind"], summary["primary_diagnosis"]["severity"]) == ("COMPUTE_BOUND", "info")
+    assert summary["findings"] == [summary["primary_diagnosis"]]
+    assert (summary["failure"], summary["failure_history"]) == (None, [])
     assert not (healthy / "failure_report.json").exists()
 
 
@@ -178,7 +179,7 @@ def test_a_thousand_missing_ranks_still_fit_a_screen(tmp_path: Path) -> None:
 def test_the_diagnosis_of_a_failed_run_says_first_that_it_failed(failed: Path) -> None:
     diagnosis = load(failed / "final_summary.json")["primary_diagnosis"]
 
-    assert diagnosis["summary"].startswith("the run failed: rank 1 (node 0) raised ValueError")
+    assert diagnosis["summary"].startswith("The run failed: rank 1 (node 0) raised ValueError")
 
 
 def test_without_history_the_failure_is_reported_all_the_same(tmp_path: Path) -> None:

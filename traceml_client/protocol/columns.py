@@ -34,7 +34,7 @@ IS_WARMUP: Final = 2
 IS_UNUSUAL: Final = 4
 """Holds a validation pass or a checkpoint beside the training step."""
 
-_WAIT_SHIFT: Final = 3
+WAIT_SHIFT: Final = 3
 MAX_WAIT_LEVEL: Final = 30
 """The other five bits of a step's tag: 0 where it was not measured, else 1 + the share of the backward that was spent
 waiting for other ranks' gradients, in thirtieths. A time of its own would cost every step eight bytes everywhere."""
@@ -44,12 +44,12 @@ def wait_bits(waited_ns: int, backward_ns: int) -> int:
     """To be added to a step's flags; 0 waited is not measured."""
     if waited_ns <= 0 or backward_ns <= 0:
         return 0
-    return 1 + min(MAX_WAIT_LEVEL, (MAX_WAIT_LEVEL * waited_ns + backward_ns // 2) // backward_ns) << _WAIT_SHIFT
+    return 1 + min(MAX_WAIT_LEVEL, (MAX_WAIT_LEVEL * waited_ns + backward_ns // 2) // backward_ns) << WAIT_SHIFT
 
 
 def wait_level(tag: int) -> int:
-    """0 where not measured, else 1 + thirtieths; works on arrays of tags too."""
-    return tag >> _WAIT_SHIFT
+    """0 where not measured, else 1 + thirtieths."""
+    return tag >> WAIT_SHIFT
 
 
 PROCESS_SAMPLE: Final = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from traceml_daemon.diagnosis.wording import ranks_text as ranks_text
 from traceml_daemon.report.facts import AttemptFacts
 
 
@@ -25,17 +26,3 @@ def _start_order(attempt: AttemptFacts) -> tuple[int, int, int, int]:
     started_ns = attempt.started_ns or attempt.first_at_ns or 0
     incarnation = attempt.incarnation
     return started_ns, incarnation.attempt, incarnation.node_index, incarnation.local_rank
-
-
-def ranks_text(ranks: Iterable[int]) -> str:
-    """`rank 3`, or `ranks 0-7, 9`: short also for a thousand of them."""
-    ordered = sorted(ranks)
-    spans: list[tuple[int, int]] = []
-    for rank in ordered:
-        if spans and spans[-1][1] + 1 == rank:
-            spans[-1] = (spans[-1][0], rank)
-        else:
-            spans.append((rank, rank))
-    text = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans[:8])
-    more = ", ..." if len(spans) > 8 else ""
-    return f"{'rank' if len(ordered) == 1 else 'ranks'} {text}{more}"

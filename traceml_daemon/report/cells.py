@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from traceml_client.protocol.columns import NUM_VALUES, PHASES
+from traceml_client.protocol.columns import MAX_WAIT_LEVEL, NUM_VALUES, PHASES, WAIT_SHIFT
 from traceml_daemon.report.measurements import Integers, Records
 
 MAX_CELLS: Final = 240
@@ -22,10 +22,15 @@ MIN_CELLS: Final = 32
 MAX_CELLS_OF_ALL_RANKS: Final = 1 << 15
 """1,024 ranks get 32 cells each, which keeps a summary of them under a megabyte."""
 
+EARLY_STEPS: Final = 16
+"""Two batches of each of eight workers."""
+
 Floats = npt.NDArray[np.float64]
 CELL_ROWS: Final = (*PHASES, "residual", "step")
 """Rows of `StepCells.total_ns`."""
 _STEP: Final = len(CELL_ROWS) - 1
+_ANY_WAIT: Final = 1 << WAIT_SHIFT
+"""The smallest tag with a measured wait."""
 
 
 def most_cells(num_ranks: int) -> int:
@@ -54,6 +59,11 @@ class StepCells:
         self.counts = np.zeros(axis.num_cells, np.int64)
         """Steps in each cell."""
         self.total_ns = np.zeros((len(CELL_ROWS), axis.num_cells), np.int64)
+        self.waited_ns = np.zeros(axis.num_cells, np.int64)
+        """Of the backward: waiting for other ranks."""
+        self.is_wait_measured = False
+        self.early_ns = np.zeros((len(CELL_ROWS) + 1, 0))
+        """Rows and the waiting, of the first EARLY_STEPS steps."""
         self._median_ns = np.zeros(axis.num_cells)
         self._largest_ns = np.zeros(axis.num_cells, np.int64)
 
@@ -66,13 +76,23 @@ class StepCells:
         starts = np.flatnonzero(np.diff(cells, prepend=-1))
         places = cells[starts]
         counts = np.diff(starts, append=in_axis)
-        totals = np.add.reduceat(with_residual(records.values[:, :in_axis]), starts, axis=1)
+        rows, waited = with_residual(records.values[:, :in_axis]), waited_ns(records)[:in_axis]
+        totals = np.add.reduceat(rows, starts, axis=1)
+        self.waited_ns[places] += np.add.reduceat(waited, starts)
+        self.is_wait_measured = self.is_wait_measured or bool((records.tags[:in_axis] >= _ANY_WAIT).any())
+        self._take_early(rows, waited)
         steps = records.values[NUM_VALUES - 1, :in_axis]
         self.counts[places] += counts
         self.total_ns[:, places] += totals
         self._largest_ns[places] = np.maximum(self._largest_ns[places], np.maximum.reduceat(steps, starts))
         # A cell that two pieces share gets the mean of their medians, weighted: far inside what a chart shows.
         self._median_ns[places] += counts * _medians(steps, starts, counts)
+
+    def _take_early(self, rows: Integers, waited: Integers) -> None:
+        missing = EARLY_STEPS - self.early_ns.shape[1]
+        if missing > 0:
+            more = np.vstack([rows[:, :missing], waited[:missing]])
+            self.early_ns = np.concatenate([self.early_ns, more], axis=1)
 
     def mean_ms(self) -> Floats:
         """Shape (CELL_ROWS, cells); NaN where a cell has no step."""
@@ -95,6 +115,13 @@ def with_residual(values: Integers) -> Integers:
     np.subtract(rows[_STEP], rows[: len(PHASES)].sum(axis=0), out=rows[_STEP - 1])
     np.maximum(rows[_STEP - 1], 0, out=rows[_STEP - 1])
     return rows
+
+
+def waited_ns(records: Records) -> Integers:
+    """By step: the part of its backward that was spent waiting for other ranks; 0 where it was not measured."""
+    levels = np.maximum((records.tags >> WAIT_SHIFT).astype(np.int64) - 1, 0)
+    waited: Integers = np.maximum(records.values[PHASES.index("backward")], 0) * levels // MAX_WAIT_LEVEL
+    return waited
 
 
 def _medians(values: Integers, starts: Integers, counts: Integers) -> Floats:

@@ -12,6 +12,8 @@ import msgspec
 
 from traceml_client.protocol.columns import PHASES
 from traceml_client.protocol.manifest import RecordCounts, TelemetryFacts, Topology, TrainingStatus
+from traceml_daemon.diagnosis.finding import Finding
+from traceml_daemon.report.resource_form import MemorySection, ProcessSection, SystemSection
 from traceml_daemon.report.series_form import Series
 
 SUMMARY_SCHEMA_VERSION: Final = 1
@@ -170,101 +172,6 @@ class StepTimeSection(msgspec.Struct, frozen=True):
     throughput_steps_per_s: float | None
     reasons: dict[str, str]
     """Phase to why it is null."""
-
-
-class Level(msgspec.Struct, frozen=True):
-    """A sampled quantity."""
-
-    mean: float
-    max: float
-    last: float
-
-
-class DeviceMemory(msgspec.Struct, frozen=True):
-    device: int
-    allocated_bytes: Level | None
-    reserved_bytes: Level | None
-    peak_allocated_bytes: int | None
-    peak_reserved_bytes: int | None
-    total_bytes: int | None
-
-
-class MemoryOverall(msgspec.Struct, frozen=True):
-    """The largest of all ranks, and which rank that is."""
-
-    peak_rss_bytes: int | None
-    peak_rss_rank: int | None
-    peak_allocated_bytes: int | None
-    peak_allocated_rank: int | None
-
-
-class RankMemory(msgspec.Struct, frozen=True):
-    rank: int
-    rss_bytes: Level | None
-    peak_rss_bytes: int | None
-    devices: tuple[DeviceMemory, ...]
-
-
-class MemorySection(msgspec.Struct, frozen=True):
-    overall: MemoryOverall
-    by_rank: tuple[RankMemory, ...]
-    reasons: dict[str, str]
-
-
-class ProcessOverall(msgspec.Struct, frozen=True):
-    cpu_percent: float | None
-    """The sum over ranks; 100 is one core."""
-    max_threads: int | None
-    max_open_files: int | None
-
-
-class RankProcess(msgspec.Struct, frozen=True):
-    rank: int
-    cpu_percent: float | None
-    max_threads: int | None
-    max_open_files: int | None
-
-
-class ProcessSection(msgspec.Struct, frozen=True):
-    overall: ProcessOverall
-    by_rank: tuple[RankProcess, ...]
-    reasons: dict[str, str]
-
-
-class NodeSystem(msgspec.Struct, frozen=True):
-    node_rank: int
-    cpu_percent: Level | None
-    """100 is all cores of the node."""
-    memory_used_bytes: Level | None
-    memory_total_bytes: int | None
-    shm_used_bytes: Level | None
-    shm_total_bytes: int | None
-
-
-class SystemOverall(msgspec.Struct, frozen=True):
-    """The most loaded node's figures."""
-
-    max_cpu_percent: float | None
-    max_memory_used_share: float | None
-    max_shm_used_share: float | None
-
-
-class SystemSection(msgspec.Struct, frozen=True):
-    overall: SystemOverall
-    by_node: tuple[NodeSystem, ...]
-    reasons: dict[str, str]
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What the measurements say, and what to do about it."""
-
-    kind: str
-    severity: Literal["info", "warning", "critical"]
-    confidence: Literal["low", "medium", "high"]
-    summary: str
-    action: str
-    ranks: tuple[int, ...]
-    evidence: tuple[str, ...]
 
 
 class FinalSummary(msgspec.Struct, frozen=True, kw_only=True):

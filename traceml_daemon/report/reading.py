@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from traceml_daemon.core.events import Incarnation
+from traceml_daemon.diagnosis.profile import RunProfile
 from traceml_daemon.report.cells import CellAxis, StepCells
 from traceml_daemon.report.facts import AttemptFacts, RunFacts
-from traceml_daemon.report.form import NodeSystem, RankMemory, RankProcess
 from traceml_daemon.report.measurements import Measurements
+from traceml_daemon.report.profiles import RankParts, rank_parts, run_profile
+from traceml_daemon.report.resource_form import NodeSystem, RankMemory, RankProcess
 from traceml_daemon.report.samples import RankSamples
 from traceml_daemon.report.series import node_series, phase_lines, rank_series, series
 from traceml_daemon.report.series_form import NodeSeries, RankSeries, Series
 from traceml_daemon.report.spans import SpanAxis
+from traceml_daemon.report.spikes import SpikeFinder
 from traceml_daemon.report.statistics import AttemptSteps, PhaseStatistics
 
 Attempts = Mapping[int, tuple[AttemptFacts, ...]]
@@ -29,7 +32,7 @@ class Reading:
         self.memory: list[RankMemory] = []
         self.process: list[RankProcess] = []
         self.system: dict[int, NodeSystem] = {}
-        self.cells: dict[int, StepCells] = {}
+        self._parts: list[RankParts] = []
         self._rank_series: list[RankSeries] = []
         self._node_series: dict[int, NodeSeries] = {}
         last = [ordered[-1].incarnation for ordered in attempts.values()]
@@ -39,7 +42,7 @@ class Reading:
             self._read(measurements, rank, ordered)
 
     def series(self) -> Series:
-        lines = phase_lines(self.cells.values(), self._axis)
+        lines = phase_lines((part.cells for part in self._parts), self._axis)
         return series(
             self._axis,
             self._spans,
@@ -49,19 +52,25 @@ class Reading:
             (self._node_series[index] for index in sorted(self._node_series)),
         )
 
+    def profile(self, *, has_accelerator: bool) -> RunProfile:
+        measured = (name for name, phase in self.overall.phases().items() if phase is not None)
+        return run_profile(self._parts, self.system, measured, has_accelerator=has_accelerator)
+
     def _read(self, measurements: Measurements, rank: int, ordered: tuple[AttemptFacts, ...]) -> None:
         *earlier, last = ordered
         for attempt in earlier:
             self.steps[attempt.incarnation] = AttemptSteps(measurements.steps(attempt.incarnation))
-        cells = self.cells[rank] = StepCells(self._axis)
-        steps = AttemptSteps(measurements.steps(last.incarnation), self.overall, cells)
+        cells, spikes = StepCells(self._axis), SpikeFinder()
+        steps = AttemptSteps(measurements.steps(last.incarnation), self.overall, cells, spikes)
         self.steps[last.incarnation] = self.last_steps[rank] = steps
-        self._read_samples(RankSamples(measurements.samples(last.incarnation)), rank, last)
+        samples = RankSamples(measurements.samples(last.incarnation))
+        self._parts.append(rank_parts(rank, last.incarnation.node_index, cells, spikes, steps, samples))
+        self._rank_series.append(rank_series(cells, samples, last, self._spans))
+        self._read_samples(samples, rank, last)
 
     def _read_samples(self, samples: RankSamples, rank: int, attempt: AttemptFacts) -> None:
         self.memory.append(samples.memory(rank))
         self.process.append(samples.process(rank))
-        self._rank_series.append(rank_series(self.cells[rank], samples, attempt, self._spans))
         node_index = attempt.incarnation.node_index
         system, load = samples.system(node_index), node_series(samples, attempt, self._spans)
         if system is not None and load is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
 from traceml_client.protocol.columns import DEVICE_MEMORY_SAMPLE, NODE_SAMPLE, NOT_MEASURED, PROCESS_SAMPLE
-from traceml_daemon.report.form import (
+from traceml_daemon.report.measurements import Integers, Records
+from traceml_daemon.report.resource_form import (
     DeviceMemory,
     Level,
     MemoryOverall,
@@ -21,7 +23,6 @@ from traceml_daemon.report.form import (
     SystemOverall,
     SystemSection,
 )
-from traceml_daemon.report.measurements import Integers, Records
 
 _NO_SAMPLES: Final = "no sample was recorded"
 _NO_DEVICE: Final = "no accelerator memory was measured"
@@ -59,13 +60,21 @@ class RankSamples:
         )
 
     def process(self, rank: int) -> RankProcess:
-        cpu_ns, _, threads, files, _, _ = self._values[PROCESS_SAMPLE]
+        cpu_ns, _, threads, files, *_ = self._values[PROCESS_SAMPLE]
         return RankProcess(
             rank=rank,
             cpu_percent=_rate_percent(cpu_ns, self._ends[PROCESS_SAMPLE]),
+            cpu_wait_share=self.cpu_wait_share(),
             max_threads=_largest(threads),
             max_open_files=_largest(files),
         )
+
+    def cpu_wait_share(self, first_ns: int = 0, last_ns: int = sys.maxsize) -> float | None:
+        """Between two instants: how long the main thread was ready to run and had no core; null if not measured."""
+        ends, waits = self.column(PROCESS_SAMPLE, 5)
+        is_inside = (ends >= first_ns) & (ends <= last_ns)
+        percent = _rate_percent(waits[is_inside], ends[is_inside])
+        return None if percent is None else round(percent / 100.0, 4)
 
     def system(self, node_rank: int) -> NodeSystem | None:
         """Null where this rank did not sample its node."""
@@ -79,6 +88,10 @@ class RankSamples:
             memory_total_bytes=_largest(total),
             shm_used_bytes=_level(shm_used),
             shm_total_bytes=_largest(shm_total),
+            cgroup_memory_bytes=None,
+            cgroup_memory_limit_bytes=None,
+            cgroup_cpu_limit_cores=None,
+            cgroup_throttled_share=None,
         )
 
 

@@ -16,6 +16,7 @@ from traceml_daemon.report.cells import StepCells
 from traceml_daemon.report.distribution import Distribution
 from traceml_daemon.report.form import PHASE_NAMES, Phases, PhaseTimes, RankStepTime, StepTimeSection, Window
 from traceml_daemon.report.measurements import Integers, Mask, Records
+from traceml_daemon.report.spikes import SpikeFinder
 
 CLOCK: Final = "host"
 """Durations are of the host's monotonic clock: of what the training thread waited for, kernels that still run included
@@ -61,18 +62,24 @@ class AttemptSteps:
     """One attempt's steps: how many of each kind, and the figures of those that count."""
 
     def __init__(
-        self, pieces: Iterable[Records], overall: PhaseStatistics | None = None, cells: StepCells | None = None
+        self,
+        pieces: Iterable[Records],
+        overall: PhaseStatistics | None = None,
+        cells: StepCells | None = None,
+        spikes: SpikeFinder | None = None,
     ) -> None:
-        """Read all records; those that count go into `overall` too, and of these the steady ones into `cells`."""
+        """Read all records; those that count go into `overall` and `spikes` too, the steady ones into `cells`."""
         self.num_completed = 0
         """Without the skipped ones."""
         self.num_skipped = self.num_warmup = self.num_unusual = 0
         self.last_step = 0
         self.first_in_window: int | None = None
         self.last_in_window: int | None = None
+        self.first_end_ns = self.last_end_ns = 0
+        """Of the window, by the rank's monotonic clock."""
         self.unusual_steps: list[int] = []
         """The first of them."""
-        self._cells = cells
+        self._cells, self._spikes = cells, spikes
         statistics = PhaseStatistics()
         self._read(pieces, (statistics,) if overall is None else (statistics, overall))
         self.num_in_window = statistics.num_steps
@@ -103,8 +110,12 @@ class AttemptSteps:
         self.unusual_steps += (records.sequences[is_unusual][: MAX_UNUSUAL - len(self.unusual_steps)] + 1).tolist()
         if self._cells is not None:
             self._cells.add(_pick(records, ~is_unusual))
+        if self._spikes is not None:
+            self._spikes.add(records)
         if self.first_in_window is None:
             self.first_in_window = int(records.sequences[0]) + 1
+            self.first_end_ns = int(records.end_ns[0])
+        self.last_end_ns = int(records.end_ns[-1])
         self.last_in_window = int(records.sequences[-1]) + 1
         columns = phase_columns(records.values)
         for statistics in all_statistics:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
 
 from traceml_client.protocol.manifest import rfc3339
 from traceml_daemon.core.events import Incarnation
+from traceml_daemon.diagnosis.finding import Finding
+from traceml_daemon.diagnosis.verdict import about_memory, diagnose
 from traceml_daemon.report.attempts import by_rank
 from traceml_daemon.report.facts import AttemptFacts, RunFacts
 from traceml_daemon.report.form import (
     AttemptSection,
     FailureReport,
     FinalSummary,
-    Finding,
     NodeSection,
     RankSection,
     TrainingSection,
@@ -23,8 +23,6 @@ from traceml_daemon.report.measurements import Measurements
 from traceml_daemon.report.reading import Reading
 from traceml_daemon.report.samples import memory_section, process_section, system_section
 from traceml_daemon.report.statistics import AttemptSteps, step_time_section
-
-_NO_DIAGNOSIS: Final = "performance is measured but not diagnosed by this version"
 
 
 def build_summary(
@@ -39,6 +37,7 @@ def build_summary(
     with Measurements(database) as measurements:
         reading = Reading(measurements, attempts, facts)
     notes = dict.fromkeys(note for attempt in facts.attempts for note in attempt.notes)
+    findings = _findings(facts, reading, failure)
     return FinalSummary(
         run_name=facts.run_name,
         run_id=facts.run_id,
@@ -54,8 +53,8 @@ def build_summary(
         process=process_section(tuple(reading.process)),
         system=system_section(tuple(reading.system[index] for index in sorted(reading.system))),
         series=reading.series(),
-        primary_diagnosis=_primary_diagnosis(facts, failure),
-        findings=(),
+        primary_diagnosis=findings[0],
+        findings=findings if failure is None else findings[1:],
         failure=failure,
         failure_history=history,
     )
@@ -102,19 +101,24 @@ def _attempt(number: int, attempt: AttemptFacts, steps: AttemptSteps) -> Attempt
     )
 
 
-def _primary_diagnosis(facts: RunFacts, failure: FailureReport | None) -> Finding:
-    """No performance verdict is made here, and of a failed run none would be worth reading."""
-    summary = _NO_DIAGNOSIS
-    if failure is not None:
-        summary = f"the run {_ending(facts)}: {failure.summary}; {summary}"
+def _findings(facts: RunFacts, reading: Reading, failure: FailureReport | None) -> tuple[Finding, ...]:
+    """Strongest first. Of a failed run only what may have to do with its end: the rest would read like a verdict."""
+    findings = diagnose(reading.profile(has_accelerator=any(rank.devices for rank in reading.memory)))
+    if failure is None:
+        return findings
+    kept = findings if facts.status == "interrupted" else about_memory(findings)
+    return (_no_verdict(facts, failure), *(f for f in kept if f.kind != "INSUFFICIENT_DATA"))
+
+
+def _no_verdict(facts: RunFacts, failure: FailureReport) -> Finding:
+    """Leads the findings of a failed run."""
     return Finding(
         kind="INSUFFICIENT_DATA",
         severity="info",
         confidence="low",
-        summary=summary,
-        action=failure.next_step if failure is not None else "Compare the shares of the phases in step_time.",
-        ranks=(),
-        evidence=(),
+        summary=f"The run {_ending(facts)}: {failure.summary}. This is no verdict on its performance.",
+        action=failure.next_step,
+        ranks=() if failure.initiating_rank is None else (failure.initiating_rank,),
     )
 
 

@@ -5,6 +5,7 @@ A failed run never reads like a verdict on its performance: what failed stands a
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
@@ -16,6 +17,8 @@ from traceml_daemon.report.lines import failure_lines
 _MAX_MISSING: Final = 8
 """Ranks that are listed one by one."""
 _MAX_WARNINGS: Final = 5
+_MAX_FINDINGS: Final = 3
+_MAX_EVIDENCE: Final = 2
 _WIDTH: Final = 100
 
 
@@ -24,6 +27,7 @@ def summary_text(summary: FinalSummary) -> str:
         outcome_lines(summary),
         _failure(summary),
         _history(summary),
+        _diagnosis(summary),
         _ranks(summary),
         (*telemetry_lines(summary), *_warnings(summary)),
         _step_time(summary.step_time, has_failed=summary.training.status != "completed"),
@@ -77,6 +81,22 @@ def _failure(summary: FinalSummary) -> Iterator[str]:
 def _history(summary: FinalSummary) -> Iterator[str]:
     for report in summary.failure_history:
         yield _cut(f"Recovered by a restart: {report.summary} ({report.category}, {report.confidence})")
+
+
+def _diagnosis(summary: FinalSummary) -> Iterator[str]:
+    """Of a failed run only what may have to do with its end."""
+    if summary.failure is not None:
+        for finding in summary.findings[:_MAX_FINDINGS]:
+            yield _cut(f"Seen before the end: {finding.summary}")
+        return
+    first, *others = summary.findings
+    yield f"Diagnosis: {first.kind} ({first.severity}, confidence {first.confidence})"
+    yield from _wrapped(first.summary)
+    for line in first.evidence[:_MAX_EVIDENCE]:
+        yield from _wrapped(f"({line})")
+    yield from _wrapped(f"Try first: {first.action}")
+    for finding in others[:_MAX_FINDINGS]:
+        yield from _wrapped(f"Also {finding.kind} ({finding.severity}): {finding.summary}")
 
 
 def _ranks(summary: FinalSummary) -> Iterator[str]:
@@ -156,6 +176,10 @@ def _resources(summary: FinalSummary) -> Iterator[str]:
 
 def size_text(num_bytes: float) -> str:
     return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH + 10, initial_indent="  ", subsequent_indent="    ")
 
 
 def _cut(line: str) -> str:

@@ -1,0 +1,1 @@
+"""Pure: profiles of a run to findings on its performance. No I/O, no clock."""

@@ -1,0 +1,192 @@
+"""Ranks that hold the others up: who is the culprit, and who only waits for it.
+
+Ranks that exchange gradients have the same step time, so the slow one is found by what it does itself. Where the
+waiting inside the backward was measured it is nobody's own time, and the culprit is the rank whose own time is longest.
+Where ranks wait elsewhere (a barrier, an all-reduce of the script's own) their own times are equal too; then the one
+that differs from the rest in a phase is the culprit, and of two ranks the one that is longer in the earlier phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from traceml_daemon.diagnosis import policy
+from traceml_daemon.diagnosis.finding import Finding, Kind, Severity
+from traceml_daemon.diagnosis.profile import (
+    BACKWARD,
+    FORWARD,
+    H2D,
+    INPUT_WAIT,
+    OPTIMIZER,
+    OWN_PHASES,
+    RESIDUAL,
+    WAITING,
+    Floats,
+    RunProfile,
+)
+from traceml_daemon.diagnosis.robust import Blocks, median
+from traceml_daemon.diagnosis.wording import confidence, milliseconds, ranks_text, sentence
+
+_GROUPS: Final[dict[Kind, tuple[int, ...]]] = {
+    "INPUT_STRAGGLER": (INPUT_WAIT,),
+    "TRANSFER_STRAGGLER": (H2D,),
+    "COMPUTE_STRAGGLER": (FORWARD, BACKWARD, OPTIMIZER),
+    "STRAGGLER": (RESIDUAL,),
+}
+_EARLIEST_FIRST: Final = (INPUT_WAIT, H2D, FORWARD, BACKWARD, OPTIMIZER, RESIDUAL)
+_ACTIONS: Final[dict[Kind, str]] = {
+    "INPUT_STRAGGLER": "Look at that rank's data: its shard, its storage, its workers.",
+    "TRANSFER_STRAGGLER": "Look at that rank's host and link: pinned memory, PCIe width, NUMA placement.",
+    "COMPUTE_STRAGGLER": "Look at that rank's device and batches: clocks, other jobs on it, longer samples.",
+    "STRAGGLER": "Look at what the loop does on that rank alone beside model and optimizer: logging, saving.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    kind: Kind
+    phase: int
+    ranks: tuple[int, ...]
+    """Places in the profile."""
+    excess_ms: float
+    step_ms: float
+    first_block: int
+    is_clear: bool
+    """The excess shows in the sum of the rank's own time."""
+
+    @property
+    def share(self) -> float:
+        return self.excess_ms / self.step_ms if self.step_ms > 0 else 0.0
+
+
+def find_stragglers(run: RunProfile, blocks: Blocks) -> Iterator[Finding]:
+    """The strongest one of each kind, over the whole run, its last half or its last quarter."""
+    if len(run.ranks) < 2:
+        return
+    is_wait_measured = all(rank.is_wait_measured for rank in run.ranks if rank.num_steps)
+    strongest: dict[Kind, _Candidate] = {}
+    for first_block in sorted({int(blocks.num_blocks * (1 - share)) for share in policy.WINDOW_SHARES}):
+        for found in _candidates(blocks.phases[:, :, first_block:], first_block, is_wait_measured):
+            if found.kind not in strongest or found.share > 1.2 * strongest[found.kind].share:
+                strongest[found.kind] = found
+    for candidate in strongest.values():
+        yield _finding(run, blocks, candidate)
+
+
+def _candidates(phases: Floats, first_block: int, is_wait_measured: bool) -> Iterator[_Candidate]:
+    """`phases`: (ranks, rows, blocks) of one window."""
+    if not is_wait_measured:  # the backward may be waiting: nobody's own time
+        phases = phases.copy()
+        phases[:, WAITING] += phases[:, BACKWARD]
+        phases[:, BACKWARD] = 0.0
+    by_rank = median(phases, axis=2)
+    alive = np.flatnonzero(~np.isnan(by_rank).any(axis=1))
+    if len(alive) < 2:
+        return
+    phases, by_rank = phases[alive], by_rank[alive]
+    step_ms = float(np.median(by_rank.sum(axis=1)))
+    own = phases[:, :WAITING].sum(axis=1)
+    for kind, rows in _GROUPS.items():
+        group = phases[:, rows].sum(axis=1)
+        excess = _consistent_excess(group)
+        threshold = max(policy.STRAGGLER_INFO * step_ms, policy.STRAGGLER_FLOOR_MS)
+        slow = np.flatnonzero(excess >= max(threshold, 0.5 * np.max(excess))).astype(np.int64)
+        if not 0 < len(slow) <= policy.MAX_CULPRIT_SHARE * len(alive):
+            continue
+        is_clear = bool((_consistent_excess(own)[slow] >= policy.OWN_TOTAL_SHARE * excess[slow]).all())
+        if is_clear or _differs_most(by_rank, rows, slow):
+            phase = max(rows, key=lambda row: float(_excess(by_rank[:, row])[slow].sum()))
+            ranks = tuple(alive[slow].tolist())
+            yield _Candidate(kind, phase, ranks, float(excess[slow].max()), step_ms, first_block, is_clear)
+
+
+def _excess(values: Floats) -> Floats:
+    """By rank, over the quickest quarter of the ranks."""
+    over: Floats = values - np.quantile(values, 0.25, axis=0, method="lower")
+    return over
+
+
+def _consistent_excess(values: Floats) -> Floats:
+    """`values`: (ranks, blocks). The median excess of each rank; 0 where it changes from block to block."""
+    in_blocks = _excess(values)
+    typical = median(in_blocks, axis=1)
+    share = (in_blocks >= 0.5 * typical[:, None]).mean(axis=1)
+    return np.where((share >= policy.STRAGGLER_CONSISTENCY) & (typical > 0), typical, 0.0)
+
+
+def _differs_most(by_rank: Floats, rows: tuple[int, ...], slow: npt.NDArray[np.int64]) -> bool:
+    """Nobody's own time is longer: are these the ones that differ, or do they wait for those that do?"""
+    num_ranks = len(by_rank)
+    if len(slow) < num_ranks - len(slow):
+        return True
+    others = [rank for rank in range(num_ranks) if rank not in slow]
+    lead = by_rank[slow].mean(axis=0) - by_rank[others].mean(axis=0)
+    size = max(float(lead[list(rows)].sum()), 0.0)
+    earliest = next((row for row in _EARLIEST_FIRST if abs(lead[row]) >= 0.5 * size), None)
+    return earliest is not None and lead[earliest] > 0 and earliest in rows
+
+
+def _finding(run: RunProfile, blocks: Blocks, found: _Candidate) -> Finding:
+    ranks = tuple(run.ranks[place].rank for place in found.ranks)
+    num_steps = int(blocks.steps[found.first_block :].sum())
+    contention = max((run.ranks[place].cpu_wait_share or 0.0 for place in found.ranks), default=0.0)
+    is_contended = contention >= policy.CONTENTION_SHARE and found.kind in ("COMPUTE_STRAGGLER", "STRAGGLER")
+    needs = "needs" if len(ranks) == 1 else "need"
+    since = f" since step {blocks.first_steps[found.first_block]}" if found.first_block else ""
+    phase = OWN_PHASES[found.phase]
+    return Finding(
+        kind=found.kind,
+        severity=_severity(found, num_steps, is_contended),
+        confidence=confidence(num_steps) if found.is_clear and not is_contended else "low",
+        summary=f"{sentence(ranks_text(ranks))} {needs} {milliseconds(found.excess_ms)} more a step than the others in "
+        f"{_NAMES[phase]}{since}: {min(found.share, 1.0):.0%} of everybody's step.",
+        action=_ACTIONS[found.kind],
+        ranks=ranks,
+        phase=phase,
+        lost_share=round(min(found.share, 1.0), 4),
+        evidence=tuple(_evidence(run, blocks, found, contention)),
+    )
+
+
+_NAMES: Final = {
+    "input_wait": "waiting for input",
+    "h2d": "copying batches to the device",
+    "forward": "the forward",
+    "backward": "the backward",
+    "optimizer": "the optimizer",
+    "residual": "the loop's own code (residual)",
+}
+
+
+def _severity(found: _Candidate, num_steps: int, is_contended: bool) -> Severity:
+    if found.share < policy.STRAGGLER_WARNING or is_contended:
+        return "info"
+    is_critical = found.share >= policy.STRAGGLER_CRITICAL and num_steps >= policy.STRAGGLER_CRITICAL_STEPS
+    return "critical" if is_critical and found.is_clear else "warning"
+
+
+def _evidence(run: RunProfile, blocks: Blocks, found: _Candidate, contention: float) -> Iterator[str]:
+    by_rank = median(blocks.phases[:, :, found.first_block :], axis=2)
+    others = [place for place in range(len(run.ranks)) if place not in found.ranks]
+    own = [float(np.nanmean(by_rank[places, found.phase])) for places in (list(found.ranks), others)]
+    yield f"{OWN_PHASES[found.phase]}: {milliseconds(own[0])} there, {milliseconds(own[1])} on the others"
+    waits = [float(np.nanmean(by_rank[places, WAITING])) for places in (list(found.ranks), others)]
+    if waits[1] > waits[0]:
+        yield f"the others wait {milliseconds(waits[1])} a step in their backward, it waits {milliseconds(waits[0])}"
+    if not found.is_clear:
+        yield "the waiting for others was not seen as such, so cause and effect may be exchanged"
+    if contention >= policy.CONTENTION_SHARE:
+        yield f"its training thread had no core for {contention:.0%} of the time: the host is overcommitted"
+
+
+def is_input_of_all(run: RunProfile, finding: Finding) -> bool:
+    """Whether in their first steps the other ranks waited for input too, so that input limits all of them."""
+    is_culprit = np.array([rank.rank in finding.ranks for rank in run.ranks])
+    waited = np.array([rank.early_ms[INPUT_WAIT] for rank in run.ranks])
+    others = waited[~is_culprit & ~np.isnan(waited)]
+    return bool(len(others)) and np.median(others) >= policy.INPUT_ALL_WAIT * float(np.nanmedian(waited[is_culprit]))

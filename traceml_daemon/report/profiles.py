@@ -1,0 +1,180 @@
+"""Cells, spikes and samples to the profile that the diagnosis reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from traceml_client.protocol.columns import DEVICE_MEMORY_SAMPLE, PROCESS_SAMPLE
+from traceml_daemon.diagnosis.profile import (
+    BACKWARD,
+    NUM_ROWS,
+    OWN_PHASES,
+    WAITING,
+    Floats,
+    MemoryTrack,
+    NodeProfile,
+    RankProfile,
+    RunProfile,
+)
+from traceml_daemon.diagnosis.robust import thinned
+from traceml_daemon.report.cells import StepCells
+from traceml_daemon.report.measurements import Integers
+from traceml_daemon.report.resource_form import Level, NodeSystem
+from traceml_daemon.report.samples import RankSamples
+from traceml_daemon.report.spikes import SpikeFinder
+from traceml_daemon.report.statistics import AttemptSteps
+
+_STEP: Final = len(OWN_PHASES)
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """Memory while the rank trained; `device` is null for the process's own."""
+
+    device: int | None
+    times_s: Floats
+    num_bytes: Floats
+    total_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankParts:
+    """What is kept of one rank until all have been read."""
+
+    rank: int
+    node_rank: int
+    cells: StepCells
+    spikes: SpikeFinder
+    tracks: tuple[Track, ...]
+    cpu_wait_share: float | None
+
+
+def rank_parts(
+    rank: int, node_rank: int, cells: StepCells, spikes: SpikeFinder, steps: AttemptSteps, samples: RankSamples
+) -> RankParts:
+    return RankParts(
+        rank=rank,
+        node_rank=node_rank,
+        cells=cells,
+        spikes=spikes,
+        tracks=tuple(_tracks(steps, samples)),
+        cpu_wait_share=samples.cpu_wait_share(steps.first_end_ns, steps.last_end_ns),
+    )
+
+
+def run_profile(
+    parts: Iterable[RankParts], systems: Mapping[int, NodeSystem], measured: Iterable[str], *, has_accelerator: bool
+) -> RunProfile:
+    """`systems`: by node; `measured`: phases that some rank measured."""
+    parts = tuple(parts)
+    return RunProfile(
+        steps_per_cell=parts[0].cells.axis.steps_per_cell if parts else 1,
+        ranks=tuple(_rank_profile(part, systems.get(part.node_rank)) for part in parts),
+        nodes=tuple(_node_profile(node, [p for p in parts if p.node_rank == index]) for index, node in systems.items()),
+        measured=frozenset(measured),
+        has_accelerator=has_accelerator,
+    )
+
+
+def _tracks(steps: AttemptSteps, samples: RankSamples) -> Iterable[Track]:
+    yield from _track(None, None, steps, *samples.column(PROCESS_SAMPLE, 1))
+    indices, totals = samples.column(DEVICE_MEMORY_SAMPLE, 0)[1], samples.column(DEVICE_MEMORY_SAMPLE, 5)[1]
+    ends, allocated = samples.column(DEVICE_MEMORY_SAMPLE, 1)
+    for device in np.unique(indices).tolist():
+        is_its = indices == device
+        yield from _track(device, int(totals[is_its].max()), steps, ends[is_its], allocated[is_its])
+
+
+def _track(
+    device: int | None, total: int | None, steps: AttemptSteps, ends_ns: Integers, values: Integers
+) -> Iterable[Track]:
+    """Only while it trained: before and afterwards memory comes and goes in large pieces."""
+    is_training = (ends_ns >= steps.first_end_ns) & (ends_ns <= steps.last_end_ns)
+    if is_training.any():
+        times_s = (ends_ns[is_training] - steps.first_end_ns) / 1e9
+        yield Track(device, *thinned(times_s, values[is_training].astype(np.float64)), total)
+
+
+def _rank_profile(part: RankParts, node: NodeSystem | None) -> RankProfile:
+    cells = part.cells
+    early = _own(cells.early_ns[:-1], cells.early_ns[-1])
+    return RankProfile(
+        rank=part.rank,
+        node_rank=part.node_rank,
+        num_steps=int(cells.counts.sum()),
+        counts=cells.counts,
+        total_ms=_own(cells.total_ns, cells.waited_ns),
+        median_step_ms=cells.median_step_ms(),
+        early_ms=early.mean(axis=1) if early.shape[1] else np.full(NUM_ROWS, np.nan),
+        is_wait_measured=cells.is_wait_measured,
+        elapsed_ms=part.spikes.elapsed_ns / 1e6,
+        spikes=part.spikes.spikes(),
+        memory=tuple(_memory_track(track, node) for track in part.tracks),
+        cpu_wait_share=part.cpu_wait_share,
+    )
+
+
+def _own(rows_ns: Floats | Integers, waited_ns: Floats | Integers) -> Floats:
+    """Milliseconds by OWN_PHASES and the waiting, from rows by `cells.CELL_ROWS`."""
+    own = np.empty((NUM_ROWS, rows_ns.shape[1]))
+    own[:_STEP] = rows_ns[:_STEP]
+    own[BACKWARD] -= waited_ns
+    own[WAITING] = waited_ns
+    return own / 1e6
+
+
+def _memory_track(track: Track, node: NodeSystem | None) -> MemoryTrack:
+    if track.device is not None:
+        headroom = track.total_bytes - track.num_bytes[-1] if track.total_bytes else None
+        limit = f"device {track.device}"
+        return MemoryTrack(
+            what=f"memory of {limit}",
+            times_s=track.times_s,
+            num_bytes=track.num_bytes,
+            limit=limit,
+            headroom_bytes=None if headroom is None else float(headroom),
+        )
+    limit, headroom_bytes = _host_limit(node)
+    return MemoryTrack(
+        what="resident memory",
+        times_s=track.times_s,
+        num_bytes=track.num_bytes,
+        limit=limit,
+        headroom_bytes=headroom_bytes,
+    )
+
+
+def _host_limit(node: NodeSystem | None) -> tuple[str, float | None]:
+    """What a process's memory runs into first, and how much is left of it."""
+    limits: list[tuple[float, str]] = []
+    if node is not None and node.memory_used_bytes is not None and node.memory_total_bytes:
+        limits.append((node.memory_total_bytes - node.memory_used_bytes.last, "the node's memory"))
+    if node is not None and node.cgroup_memory_bytes is not None and node.cgroup_memory_limit_bytes:
+        limits.append((node.cgroup_memory_limit_bytes - node.cgroup_memory_bytes.last, "the cgroup's memory"))
+    if not limits:
+        return "the node's memory", None
+    headroom, name = min(limits)
+    return name, headroom
+
+
+def _node_profile(node: NodeSystem, parts: list[RankParts]) -> NodeProfile:
+    ours = sum(float(track.num_bytes.max()) for part in parts for track in part.tracks if track.device is None)
+    used = node.memory_used_bytes
+    memory_share = _share(used, node.memory_total_bytes)
+    return NodeProfile(
+        node_rank=node.node_rank,
+        cpu_share=node.cpu_percent.mean / 100.0 if node.cpu_percent is not None else None,
+        max_memory_share=memory_share,
+        ours_memory_share=ours / used.max if used is not None and used.max > 0 else None,
+        max_shm_share=_share(node.shm_used_bytes, node.shm_total_bytes),
+        max_cgroup_memory_share=_share(node.cgroup_memory_bytes, node.cgroup_memory_limit_bytes),
+        throttled_share=node.cgroup_throttled_share,
+    )
+
+
+def _share(level: Level | None, total: int | None) -> float | None:
+    return level.max / total if level is not None and total else None

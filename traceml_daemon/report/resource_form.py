@@ -1,0 +1,96 @@
+"""The form of the summary's sections on memory, processes and nodes: what was sampled."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Level(msgspec.Struct, frozen=True):
+    """A sampled quantity."""
+
+    mean: float
+    max: float
+    last: float
+
+
+class DeviceMemory(msgspec.Struct, frozen=True):
+    device: int
+    allocated_bytes: Level | None
+    reserved_bytes: Level | None
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    total_bytes: int | None
+
+
+class MemoryOverall(msgspec.Struct, frozen=True):
+    """The largest of all ranks, and which rank that is."""
+
+    peak_rss_bytes: int | None
+    peak_rss_rank: int | None
+    peak_allocated_bytes: int | None
+    peak_allocated_rank: int | None
+
+
+class RankMemory(msgspec.Struct, frozen=True):
+    rank: int
+    rss_bytes: Level | None
+    peak_rss_bytes: int | None
+    devices: tuple[DeviceMemory, ...]
+
+
+class MemorySection(msgspec.Struct, frozen=True):
+    overall: MemoryOverall
+    by_rank: tuple[RankMemory, ...]
+    reasons: dict[str, str]
+
+
+class ProcessOverall(msgspec.Struct, frozen=True):
+    cpu_percent: float | None
+    """The sum over ranks; 100 is one core."""
+    max_threads: int | None
+    max_open_files: int | None
+
+
+class RankProcess(msgspec.Struct, frozen=True):
+    rank: int
+    cpu_percent: float | None
+    cpu_wait_share: float | None
+    """Of the time: its main thread was ready to run and had no core."""
+    max_threads: int | None
+    max_open_files: int | None
+
+
+class ProcessSection(msgspec.Struct, frozen=True):
+    overall: ProcessOverall
+    by_rank: tuple[RankProcess, ...]
+    reasons: dict[str, str]
+
+
+class NodeSystem(msgspec.Struct, frozen=True):
+    node_rank: int
+    cpu_percent: Level | None
+    """100 is all cores of the node."""
+    memory_used_bytes: Level | None
+    memory_total_bytes: int | None
+    shm_used_bytes: Level | None
+    shm_total_bytes: int | None
+    cgroup_memory_bytes: Level | None
+    """Without what can be given back at once (file pages)."""
+    cgroup_memory_limit_bytes: int | None
+    cgroup_cpu_limit_cores: float | None
+    cgroup_throttled_share: float | None
+    """Of its scheduling periods in which its quota was used up."""
+
+
+class SystemOverall(msgspec.Struct, frozen=True):
+    """The most loaded node's figures."""
+
+    max_cpu_percent: float | None
+    max_memory_used_share: float | None
+    max_shm_used_share: float | None
+
+
+class SystemSection(msgspec.Struct, frozen=True):
+    overall: SystemOverall
+    by_node: tuple[NodeSystem, ...]
+    reasons: dict[str, str]

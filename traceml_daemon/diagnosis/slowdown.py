@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,48 +14,71 @@ from traceml_daemon.diagnosis.robust import Blocks, mann_kendall, median, theil_
 from traceml_daemon.diagnosis.wording import confidence, milliseconds
 
 
+@dataclass(frozen=True, slots=True)
+class _Trend:
+    segments: Floats
+    """Median step by eighths of the run."""
+    slope_ms: float
+    """By step."""
+    rise_ms: float
+    z: float
+    num_rises: int
+
+    @property
+    def growth(self) -> float:
+        return self.rise_ms / max(float(self.segments.mean()) - self.rise_ms / 2, float(self.segments[0]), 1e-6)
+
+
 def find_slowdown(run: RunProfile, blocks: Blocks) -> Iterator[Finding]:
     """Of the median rank's step time over the run."""
-    steps, step_ms = _median_rank(run)
     num_steps = int(blocks.steps.sum())
-    if num_steps < policy.SLOWDOWN_MIN_STEPS or len(steps) < 2 * policy.SLOWDOWN_SEGMENTS:
-        return
-    segments = np.array([np.median(part) for part in np.array_split(step_ms, policy.SLOWDOWN_SEGMENTS)])
-    x, y = thinned(steps, step_ms)
-    slope = theil_sen(x, y)
-    rise_ms = slope * (x[-1] - x[0])
-    start_ms = max(float(np.median(y) - rise_ms / 2), float(segments[0]), 1e-6)
-    z = mann_kendall(y)
-    growth = rise_ms / start_ms
-    is_gradual, num_rises = _is_gradual(segments)
-    if growth < policy.SLOWDOWN_WARNING or z < policy.SLOWDOWN_Z or not is_gradual:
+    trend = _trend(*_median_rank(run)) if num_steps >= policy.SLOWDOWN_MIN_STEPS else None
+    if trend is None or trend.growth < policy.SLOWDOWN_WARNING or trend.z < policy.SLOWDOWN_Z:
         return
     contention = _contention(run)
-    severity: Severity = "warning"
-    if growth >= policy.SLOWDOWN_CRITICAL and num_rises > policy.SLOWDOWN_RISES:
-        severity = "critical"
-    if rise_ms < policy.SLOWDOWN_FLOOR_MS or contention >= policy.CONTENTION_SHARE:
-        severity = "info"
     phase = _growing_phase(blocks)
+    start_ms, end_ms = float(trend.segments[0]), float(trend.segments[-1])
     evidence = [
-        f"median step by eighths of the run: {', '.join(map(milliseconds, segments))}",
-        f"slope {1000 * slope:.3g} us a step (Theil-Sen), z {z:.1f} (Mann-Kendall)",
+        f"median step by eighths of the run: {', '.join(map(milliseconds, trend.segments))}",
+        f"slope {milliseconds(trend.slope_ms)} a step (Theil-Sen), z {trend.z:.1f} (Mann-Kendall)",
     ]
     if contention >= policy.CONTENTION_SHARE:
         evidence.append(f"training threads had no core for {contention:.0%} of the time: the host is overcommitted")
     yield Finding(
         kind="SLOWDOWN",
-        severity=severity,
+        severity=_severity(trend, is_contended=contention >= policy.CONTENTION_SHARE),
         confidence=confidence(num_steps),
-        summary=f"Steps became slower all along: {milliseconds(segments[0])} at the start, "
-        f"{milliseconds(segments[-1])} at the end; what grew is {phase}.",
-        action="Look for what grows with the steps: a list that is searched, a history that is logged, a graph "
-        "that is kept alive, fragmented memory, a device that gets hot.",
+        summary=f"Steps became slower all along: {milliseconds(start_ms)} at the start, {milliseconds(end_ms)} at the "
+        f"end; what grew is {phase}.",
+        action="Look for what grows with the steps: a list that is searched, a history that is logged, a graph that is "
+        "kept alive, fragmented memory, a device that gets hot.",
         ranks=tuple(rank.rank for rank in run.ranks),
         phase=phase,
-        lost_share=round(float(max(0.0, 1.0 - segments[0] / np.mean(segments))), 4),
+        lost_share=round(max(0.0, 1.0 - start_ms / float(trend.segments.mean())), 4),
         evidence=tuple(evidence),
     )
+
+
+def _severity(trend: _Trend, *, is_contended: bool) -> Severity:
+    if trend.rise_ms < policy.SLOWDOWN_FLOOR_MS or is_contended:
+        return "info"
+    is_certain = trend.growth >= policy.SLOWDOWN_CRITICAL and trend.num_rises > policy.SLOWDOWN_RISES
+    return "critical" if is_certain else "warning"
+
+
+def _trend(steps: Floats, step_ms: Floats) -> _Trend | None:
+    """Null where it is not gradual: it has to rise again and again, to its end."""
+    if len(steps) < 2 * policy.SLOWDOWN_SEGMENTS:
+        return None
+    segments = np.array([np.median(part) for part in np.array_split(step_ms, policy.SLOWDOWN_SEGMENTS)])
+    changes, whole = np.diff(segments), float(segments[-1] - segments[0])
+    num_rises = int((changes >= 0.2 * whole / len(changes)).sum())
+    is_spread = changes.max() <= policy.SLOWDOWN_LARGEST_RISE * whole and segments[-1] >= 0.85 * segments.max()
+    if whole <= 0 or num_rises < policy.SLOWDOWN_RISES or not is_spread:
+        return None
+    x, y = thinned(steps, step_ms)
+    slope = theil_sen(x, y)
+    return _Trend(segments, slope, slope * float(x[-1] - x[0]), mann_kendall(y), num_rises)
 
 
 def _median_rank(run: RunProfile) -> tuple[Floats, Floats]:
@@ -63,17 +87,6 @@ def _median_rank(run: RunProfile) -> tuple[Floats, Floats]:
     cells = np.flatnonzero(~np.isnan(medians))
     steps: Floats = cells.astype(np.float64) * run.steps_per_cell
     return steps, medians[cells]
-
-
-def _is_gradual(segments: Floats) -> tuple[bool, int]:
-    """Whether it rises again and again, to its end; and in how many of the changes."""
-    changes = np.diff(segments)
-    whole = float(segments[-1] - segments[0])
-    if whole <= 0:
-        return False, 0
-    num_rises = int((changes >= 0.2 * whole / len(changes)).sum())
-    is_spread = changes.max() <= policy.SLOWDOWN_LARGEST_RISE * whole
-    return bool(num_rises >= policy.SLOWDOWN_RISES and is_spread and segments[-1] >= 0.85 * segments.max()), num_rises
 
 
 def _growing_phase(blocks: Blocks) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traceml_client.protocol.errors import TracemlError
+from traceml_daemon.report.reported import Reported
 
 
 class CannotStart(TracemlError):
@@ -24,3 +25,8 @@ class NotAdmitted(TracemlError):
 
 class ReportError(TracemlError):
     """The reports could not be made; the text is what stands in finalization_error.json."""
+
+    def __init__(self, text: str, reported: Reported | None = None) -> None:
+        super().__init__(text)
+        self.reported = reported or Reported()
+        """What is known of a failure all the same: it needs no database."""

@@ -79,7 +79,7 @@ def _write(remains: Remains, known: RunKnowledge, seal: SealRun) -> None:
     except ReportError as error:
         write_json(run_dir / ERROR_FILE, error_document(known.config.run_id, str(error), now_ns))
         failed = msgspec.structs.replace(telemetry, status="failed", reason="finalization_error")
-        _write_manifest(remains, known, seal, failed, Reported())
+        _write_manifest(remains, known, seal, failed, error.reported)
         raise
     _write_manifest(remains, known, seal, telemetry, reported)
 
@@ -115,7 +115,11 @@ def _times(remains: Remains) -> RunTimes:
     report = remains.node_reports.get(remains.owner_node or 0)
     signs = [slot.last_at_ns for slot in remains.roster if slot.last_at_ns is not None]
     ended_ns = wall_ns(ended) if ended else report.ended_ns if report is not None else max(signs, default=None)
-    return RunTimes(training_started_ns=wall_ns(started) if started else None, training_ended_ns=ended_ns)
+    return RunTimes(
+        training_started_ns=wall_ns(started) if started else None,
+        training_ended_ns=ended_ns,
+        interrupted_ns=remains.interrupted_ns,
+    )
 
 
 def _refuse_if_held(run_dir: Path) -> None:

@@ -24,7 +24,7 @@ from traceml_daemon.database import SEALING_STATEMENTS, DatabaseFile
 from traceml_daemon.recorder_files import RecorderFile, find_recorders, salvage, take_words
 from traceml_daemon.replay import sound_reports
 from traceml_daemon.roster import Roster
-from traceml_daemon.rows import Recovered
+from traceml_daemon.rows import INTERRUPTED_NS, Recovered
 from traceml_daemon.run_manifest import wall_ns
 from traceml_daemon.slots import RankSlot
 from traceml_daemon.taking_up import take_up
@@ -40,6 +40,7 @@ class Remains:
     node_reports: dict[int, NodeReport]
     owner_node: int | None
     is_authenticated: bool
+    interrupted_ns: int | None = None
     warnings: list[str] = field(default_factory=list)
 
 
@@ -107,6 +108,7 @@ def _assemble(run_dir: Path, found: Manifest | None, recovered: Recovered, *, ha
         node_reports=sound_reports(dict(_node_reports(run_dir, recovered.meta))),
         owner_node=owner if isinstance(owner, int) else None,
         is_authenticated=authenticated,
+        interrupted_ns=recovered.time_ns(INTERRUPTED_NS),
     )
 
 

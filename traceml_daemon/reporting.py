@@ -27,6 +27,8 @@ def write_reports(run_dir: Path, facts: RunFacts, has_history: bool) -> Reported
 
     try:
         return write.write_reports(run_dir, facts, has_history)
+    except ReportError:
+        raise
     except (TracemlError, OSError) as error:
         raise ReportError(f"{type(error).__name__}: {error}") from None
 

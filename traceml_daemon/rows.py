@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from traceml_client.protocol.columns import NUM_STREAMS
 from traceml_daemon import schema
+
+TRAINING_STARTED_NS: Final = "training_started_ns"
+INTERRUPTED_NS: Final = "interrupted_ns"
+"""Keys of `meta`: wall-clock nanoseconds that a daemon heard of and the next one has to know."""
 
 
 class IncarnationRow(NamedTuple):
@@ -58,6 +62,11 @@ class Recovered:
     streams: dict[tuple[int, int], StreamTotals] = field(default_factory=dict)
     """By (incarnation id, stream)."""
     meta: dict[str, str] = field(default_factory=dict)
+
+    def time_ns(self, key: str) -> int | None:
+        """A time that `meta` has."""
+        text = self.meta.get(key, "")
+        return int(text) if text.isascii() and text.isdigit() else None
 
     def totals(self, incarnation_id: int) -> tuple[StreamTotals, ...]:
         """One per stream, in their order."""

@@ -21,6 +21,7 @@ from traceml_daemon.final_files import ERROR_FILE, WARNING_FILE, error_document,
 from traceml_daemon.report.reported import Reported
 from traceml_daemon.reporting import in_thread, write_reports
 from traceml_daemon.reserve import MANIFEST_BYTES
+from traceml_daemon.rows import INTERRUPTED_NS
 from traceml_daemon.run_facts import RunKnowledge, RunTimes, run_facts, telemetry_facts, topology, training_outcome
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class Sealing:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._training_ended_ns: int | None = None
-        self._interrupted_ns: int | None = None
+        self.interrupted_ns: int | None = None
+        """The owner's first signal; from the database where an earlier daemon heard of it."""
         self._provisional: asyncio.Task[None] | None = None
 
     # --- commands -------------------------------------------------------------------------------------------------
@@ -46,7 +48,9 @@ class Sealing:
     def mark_interrupted(self, command: ev.MarkInterrupted) -> None:
         """The first signal: an `interrupted` manifest and a provisional summary, both replaced at the end."""
         session = self._session
-        self._interrupted_ns = session.clock.wall_ns()
+        if self.interrupted_ns is None:
+            self.interrupted_ns = session.clock.wall_ns()
+            session.store.put_meta(INTERRUPTED_NS, str(self.interrupted_ns))
         session.say(f"interrupted by {command.signal}")
         session.manifest.update(status="interrupted")
         if session.config.has_history and session.store.has_live_readers:
@@ -108,7 +112,7 @@ class Sealing:
         except TimeoutError:
             return self._failed(command, "the reports were not written in time", "finalize_timeout"), Reported()
         except ReportError as error:
-            return self._failed(command, str(error)), Reported()
+            return self._failed(command, str(error)), error.reported
         return telemetry, reported
 
     async def _close_telemetry(self) -> None:
@@ -171,7 +175,7 @@ class Sealing:
         times = RunTimes(
             training_started_ns=session.training_started_ns,
             training_ended_ns=self._training_ended_ns,
-            interrupted_ns=self._interrupted_ns,
+            interrupted_ns=self.interrupted_ns,
         )
         return RunKnowledge(
             config=session.config,

@@ -29,6 +29,7 @@ from traceml_daemon.node_peer import NodePeer
 from traceml_daemon.rank_peer import RankPeer
 from traceml_daemon.rejections import Rejections
 from traceml_daemon.roster import NodeSlot, Roster
+from traceml_daemon.rows import INTERRUPTED_NS, TRAINING_STARTED_NS
 from traceml_daemon.run_files import RunFiles
 from traceml_daemon.run_manifest import RunManifest
 from traceml_daemon.sealing import Sealing
@@ -77,7 +78,8 @@ class Session:
         """
         config = self.config
         events = take_up(self.store.recovered, self.roster)
-        started = self.store.recovered.meta.get("training_started_ns", "")
+        started_ns = self.store.recovered.time_ns(TRAINING_STARTED_NS)
+        self._sealing.interrupted_ns = self.store.recovered.time_ns(INTERRUPTED_NS)
         facts = {
             "run_name": config.run_name,
             "run_id": config.run_id,
@@ -91,8 +93,8 @@ class Session:
             self.store.put_meta(key, msgspec.json.encode(value).decode())
         self.manifest.update()
         self.files.submit(self.files.reserve.take, config.nnodes * config.nproc_per_node)
-        if started.isdecimal():
-            self.start_training(int(started))
+        if started_ns is not None:
+            self.start_training(started_ns)
         self.manifest.keep_renewing()
         self.apply(*events, ev.DataDrained())
 
@@ -172,7 +174,7 @@ class Session:
         """Told by the owner's launcher; under direct launch it is the first rank's arrival."""
         if self.training_started_ns is None:
             self.training_started_ns = started_ns
-            self.store.put_meta("training_started_ns", str(started_ns))
+            self.store.put_meta(TRAINING_STARTED_NS, str(started_ns))
             self.manifest.update(lifecycle=self.manifest.lifecycle_with(training_started_at=rfc3339(started_ns)))
 
     def _hear(self, slots: list[RankSlot]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import sqlite3
 from pathlib import Path
 
 import msgspec
@@ -14,6 +16,9 @@ from tests.harness.sim_rank import SimRank
 from traceml_client.protocol import ring
 from traceml_client.protocol.launch import RECORDER_FILE, layout_rank_dir
 from traceml_client.protocol.manifest import read_manifest
+from traceml_daemon.database import read_recovered
+from traceml_daemon.remains import collect
+from traceml_daemon.rows import INTERRUPTED_NS
 
 TOKEN = "a secret"
 
@@ -165,3 +170,37 @@ async def test_a_daemon_that_is_started_again_goes_on_where_the_killed_one_was(r
     written = daemon.manifest()
     assert (written.status, written.telemetry_status) == ("completed", "complete")
     assert (written.telemetry.records.stored, written.telemetry.records.dropped) == (220, 0)
+
+
+async def test_the_first_signal_is_known_also_after_the_daemons_death(run_dir: Path) -> None:
+    """What befell ranks after it is a consequence; the report of another process has to know when it was."""
+    order = launch_order(run_dir, nproc_per_node=1)
+    async with supervised_daemon(order) as daemon:
+        node = SimNode(port=daemon.port, run="run-id-1", token=TOKEN)
+        await node.join()
+        await node.interrupt("SIGTERM")
+        while (heard_ns := await asyncio.to_thread(first_signal_ns, run_dir)) is None:
+            pass
+        daemon.process.kill()
+        await daemon.exit_code()
+        await node.hang_up()
+    async with supervised_daemon(order) as daemon:
+        node.port = daemon.port
+        await node.join()
+        await node.interrupt("SIGTERM")
+        rank = await node.start_rank(SimRank(port=daemon.port))
+        await rank.join()
+        await rank.send_steps(1)
+        await rank.wait_acked()
+        daemon.process.kill()
+        await daemon.exit_code()
+        for peer in (node, rank):
+            await peer.hang_up()
+
+    assert await asyncio.to_thread(first_signal_ns, run_dir) == heard_ns
+    assert (await asyncio.to_thread(collect, run_dir)).interrupted_ns == heard_ns
+
+
+def first_signal_ns(run_dir: Path) -> int | None:
+    with contextlib.closing(sqlite3.connect(run_dir / "telemetry.sqlite")) as database:
+        return read_recovered(database).time_ns(INTERRUPTED_NS)

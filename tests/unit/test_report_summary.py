@@ -210,8 +210,9 @@ def test_a_report_that_is_no_longer_true_is_taken_away(failed: Path) -> None:
 def test_a_damaged_database_costs_the_summary_and_not_the_failure(tmp_path: Path) -> None:
     (tmp_path / DATABASE_FILE).write_bytes(b"garbage" * 1000)
 
-    with pytest.raises(ReportError, match=r"telemetry\.sqlite"):
+    with pytest.raises(ReportError, match=r"telemetry\.sqlite") as raised:
         write_reports(tmp_path, run_facts(FAILED), True)
+    assert raised.value.reported.failure_lines[1].startswith("Cause: ")
     assert (tmp_path / "failure_report.json").exists()
 
 

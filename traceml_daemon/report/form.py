@@ -120,6 +120,8 @@ class AttemptSection(msgspec.Struct, frozen=True):
     first_at: str | None
     last_at: str | None
     exit_code: int | None
+    why: str | None
+    """How it ended, in words; null where nobody saw its end."""
     records: RecordCounts
     notes: tuple[str, ...]
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from traceml_client.protocol.manifest import rfc3339
+from traceml_client.protocol.node import RankEnd
 from traceml_daemon.core.events import Incarnation
 from traceml_daemon.diagnosis.finding import Finding
 from traceml_daemon.diagnosis.verdict import about_memory, diagnose
-from traceml_daemon.report.attempts import by_rank
+from traceml_daemon.report.attempts import by_rank, ending_text, ends_by_incarnation
 from traceml_daemon.report.facts import AttemptFacts, RunFacts
 from traceml_daemon.report.form import (
     AttemptSection,
@@ -47,7 +48,7 @@ def build_summary(
         training=_training(facts),
         telemetry=facts.telemetry,
         warnings=facts.warnings,
-        ranks=tuple(_ranks(attempts, reading.steps)),
+        ranks=tuple(_ranks(attempts, reading.steps, ends_by_incarnation(facts.node_reports))),
         step_time=step_time_section(reading.overall, reading.last_steps, notes),
         memory=memory_section(tuple(reading.memory)),
         process=process_section(tuple(reading.process)),
@@ -73,14 +74,16 @@ def _training(facts: RunFacts) -> TrainingSection:
 
 
 def _ranks(
-    attempts: Mapping[int, tuple[AttemptFacts, ...]], steps: Mapping[Incarnation, AttemptSteps]
+    attempts: Mapping[int, tuple[AttemptFacts, ...]],
+    steps: Mapping[Incarnation, AttemptSteps],
+    ends: Mapping[Incarnation, RankEnd],
 ) -> Iterator[RankSection]:
     for rank, ordered in attempts.items():
-        sections = (_attempt(number, attempt, steps[attempt.incarnation]) for number, attempt in enumerate(ordered))
-        yield RankSection(rank, tuple(sections))
+        places = ((number, attempt, attempt.incarnation) for number, attempt in enumerate(ordered))
+        yield RankSection(rank, tuple(_attempt(number, each, steps[of], ends.get(of)) for number, each, of in places))
 
 
-def _attempt(number: int, attempt: AttemptFacts, steps: AttemptSteps) -> AttemptSection:
+def _attempt(number: int, attempt: AttemptFacts, steps: AttemptSteps, end: RankEnd | None) -> AttemptSection:
     node_index, local_rank, slot_attempt = attempt.incarnation
     return AttemptSection(
         attempt=number,
@@ -96,6 +99,7 @@ def _attempt(number: int, attempt: AttemptFacts, steps: AttemptSteps) -> Attempt
         first_at=_time(attempt.first_at_ns),
         last_at=_time(attempt.last_at_ns),
         exit_code=attempt.exit_code,
+        why=ending_text(attempt, end),
         records=attempt.records,
         notes=attempt.notes,
     )

@@ -112,6 +112,17 @@ def _ranks(summary: FinalSummary) -> Iterator[str]:
         yield _cut(f"  rank {rank.rank} missing: {rank.why} (last step {rank.last_step}{last_seen})")
     if len(missing) > _MAX_MISSING:
         yield f"  and {ranks_text(rank.rank for rank in missing[_MAX_MISSING:])}"
+    yield from _earlier_attempts(summary)
+
+
+def _earlier_attempts(summary: FinalSummary) -> Iterator[str]:
+    """The figures below are of the last attempts; why there were others."""
+    earlier = [(section.rank, attempt) for section in summary.ranks for attempt in section.attempts[:-1]]
+    for rank, attempt in earlier[:_MAX_MISSING]:
+        why = attempt.why or "its end was not seen"
+        yield _cut(f"  rank {rank} attempt {attempt.attempt}: {why} (last step {attempt.last_step})")
+    if len(earlier) > _MAX_MISSING:
+        yield f"  and {len(earlier) - _MAX_MISSING} more earlier attempts"
 
 
 def telemetry_lines(summary: FinalSummary) -> Iterator[str]:

@@ -30,21 +30,22 @@ def write_reports(run_dir: Path, facts: RunFacts, has_history: bool) -> Reported
     A provisional summary comes without a failure report: training is still ending.
 
     Raises:
-        ReportError: one of them could not be made or written; the others are there.
+        ReportError: one of them could not be made or written; the others are there. It carries what is known.
     """
     failure = None if facts.is_provisional else _diagnose(run_dir, facts)
+    reported = Reported()
+    if failure is not None:
+        reported = Reported(failure_lines=failure_lines(failure), failure_sentence=failure_sentence(failure))
     try:
         if not facts.is_provisional:
             _write_failure(run_dir, failure)
         if has_history:
             _write_summary(run_dir, facts, failure)
     except OSError as error:
-        raise ReportError(f"{error.filename or run_dir}: {error.strerror or error}") from None
+        raise ReportError(f"{error.filename or run_dir}: {error.strerror or error}", reported) from None
     except StoreError as error:
-        raise ReportError(str(error)) from None
-    if failure is None:
-        return Reported()
-    return Reported(failure_lines=failure_lines(failure), failure_sentence=failure_sentence(failure))
+        raise ReportError(str(error), reported) from None
+    return reported
 
 
 def _diagnose(run_dir: Path, facts: RunFacts) -> FailureReport | None:

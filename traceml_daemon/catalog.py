@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from traceml_daemon.triage.entry import FAMILIES, CatalogEntry, parse_entry
+from traceml_daemon.triage.entry import FAMILIES, CatalogEntry, Endings, parse_endings, parse_entry
 
 _TRIAGE: Final = Path(__file__).parent / "triage"
 _FOLDER: Final = _TRIAGE / "catalog"
-
-
-class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an exit code or a signal says by itself."""
-
-    number: int
-    meaning: str
-
-
-class Endings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    exit_codes: tuple[Ending, ...]
-    signals: tuple[Ending, ...]
 
 
 def categories() -> list[str]:
@@ -35,12 +23,18 @@ def load_entry(category: str) -> CatalogEntry:
     return parse_entry((_FOLDER / f"{category}.toml").read_text())
 
 
-def load_catalog() -> dict[str, CatalogEntry]:
-    """All entries by category, family by family."""
+@cache
+def load_catalog() -> Mapping[str, CatalogEntry]:
+    """All entries by category, family by family; read once in a process.
+
+    Raises:
+        BadEntry: see `load_entry`.
+    """
     order = list(FAMILIES)
     entries = sorted(map(load_entry, categories()), key=lambda entry: (order.index(entry.family), entry.category))
     return {entry.category: entry for entry in entries}
 
 
 def load_endings() -> Endings:
-    return msgspec.toml.decode((_TRIAGE / "endings.toml").read_text(), type=Endings)
+    """Raises BadEntry."""
+    return parse_endings((_TRIAGE / "endings.toml").read_text())

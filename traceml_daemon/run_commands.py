@@ -113,3 +113,22 @@ def prune(
     for path in pruning.old_runs(logs_folder(logs_dir), keep=keep, older_than=age, now_ns=time.time_ns()):
         pruning.remove(path)
         print(f"removed {path}")
+
+
+@app.command("explain", context_settings={"ignore_unknown_options": True})
+def explain_command(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[CATEGORY | exit CODE | signal NAME | MESSAGE]", help="what to explain [default: all]"),
+    ] = None,
+    is_html: Annotated[
+        bool, typer.Option("--html", help="write the whole catalogue as one page: --html [PATH]")
+    ] = False,
+) -> None:
+    """Look up a cause of failure, an exit code, a signal or a line of a log: what it means and what to do."""
+    from traceml_daemon import catalog_commands
+
+    if is_html:
+        print(catalog_commands.write_page(words or []))
+    else:
+        catalog_commands.explain(words or [])

@@ -18,10 +18,12 @@ OFFLINE_COMMANDS = {
     "view": "Print a run's report again; make it first where nobody did.",
     "compare": "What changed between two runs, with a verdict; of a folder of runs a table.",
     "prune": "Remove old run folders, never a live one.",
+    "explain": "Look up a cause of failure, an exit code or a signal: what it means and what to do.",
+    "verify": "Check here whether the diagnosed cause of a failed run is still there.",
 }
 """The daemon's own commands about runs that are there, mounted when one is asked for."""
 COMMANDS = ("run", "serve", "demo", *OFFLINE_COMMANDS)
-LATER_COMMANDS = ("diagnose", "verify", "stacks", "explain")
+LATER_COMMANDS = ("diagnose", "stacks")
 
 
 def main() -> int:

@@ -102,6 +102,18 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
     references: tuple[str, ...]
 
 
+class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an exit code or a signal says by itself."""
+
+    number: int
+    meaning: str
+
+
+class Endings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    exit_codes: tuple[Ending, ...]
+    signals: tuple[Ending, ...]
+
+
 def parse_entry(text: str) -> CatalogEntry:
     """The entry that a file holds, its prose without the line breaks of the file.
 
@@ -114,3 +126,11 @@ def parse_entry(text: str) -> CatalogEntry:
         raise BadEntry(str(error)) from None
     prose = {name: " ".join(getattr(entry, name).split()) for name in ("cause", "naive_reading", "prevention")}
     return msgspec.structs.replace(entry, example=entry.example.strip("\n"), **prose)
+
+
+def parse_endings(text: str) -> Endings:
+    """Raises BadEntry."""
+    try:
+        return msgspec.toml.decode(text, type=Endings)
+    except msgspec.DecodeError as error:
+        raise BadEntry(str(error)) from None

@@ -33,6 +33,8 @@ class RunConfig:
     finalize_timeout_s: float = 300.0
     settle_s: float = 1.0
     has_history: bool = True
+    has_html: bool = False
+    """Also write final_summary.html."""
     is_direct: bool = False
     """No launcher is expected."""
     created_ns: int = 0
@@ -55,6 +57,7 @@ class RunConfig:
             finalize_timeout_s=launch.finalize_timeout_s,
             settle_s=launch.settle_s,
             has_history=launch.has_history,
+            has_html=launch.has_html,
             created_ns=launch.created_ns,
         )
 

@@ -75,7 +75,7 @@ def _write(remains: Remains, known: RunKnowledge, seal: SealRun) -> None:
         write_json(run_dir / WARNING_FILE, document)
     facts = run_facts(known, verdict=seal.verdict, telemetry=telemetry, generated_ns=now_ns)
     try:
-        reported = write_reports(run_dir, facts, known.config.has_history)
+        reported = write_reports(run_dir, facts, known.config)
     except ReportError as error:
         write_json(run_dir / ERROR_FILE, error_document(known.config.run_id, str(error), now_ns))
         failed = msgspec.structs.replace(telemetry, status="failed", reason="finalization_error")

@@ -128,6 +128,7 @@ def _config(run_dir: Path, found: Manifest | None, meta: dict[str, Any], *, has_
         nnodes=nnodes,
         nproc_per_node=nproc_per_node,
         has_history=has_history,
+        has_html=meta.get("has_html") is True,
         is_direct=meta.get("is_direct") is True,
         created_ns=created_ns,
     )

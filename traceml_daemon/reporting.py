@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from traceml_client.protocol.errors import TracemlError
+from traceml_daemon.config import RunConfig
 from traceml_daemon.errors import ReportError
 from traceml_daemon.report.facts import RunFacts
 from traceml_daemon.report.reported import Reported
@@ -17,7 +18,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def write_reports(run_dir: Path, facts: RunFacts, has_history: bool) -> Reported:
+def write_reports(run_dir: Path, facts: RunFacts, config: RunConfig) -> Reported:
     """Write final_summary and failure_report as this run asks for them. Blocks.
 
     Raises:
@@ -26,7 +27,7 @@ def write_reports(run_dir: Path, facts: RunFacts, has_history: bool) -> Reported
     from traceml_daemon.report import write  # numpy: 25 MB and 100 ms that no run pays before its end
 
     try:
-        return write.write_reports(run_dir, facts, has_history)
+        return write.write_reports(run_dir, facts, config.has_history, has_html=config.has_html)
     except ReportError:
         raise
     except (TracemlError, OSError) as error:

@@ -60,15 +60,24 @@ def status(
 @app.command()
 def view(
     run: _Run,
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[PATH]", help="with --html: the page [default: in the run's folder]")
+    ] = None,
     logs_dir: _LogsDir = None,
-    is_html: Annotated[bool, typer.Option("--html", hidden=True)] = False,
+    is_html: Annotated[bool, typer.Option("--html", help="write the report as one HTML page instead")] = False,
 ) -> None:
-    """Print a run's report again; make it first where nobody did."""
-    if is_html:
-        raise ConfigError("--html is not in this version of TraceML")
-    from traceml_daemon.view import report_text
+    """Print a run's report again, or draw it as a page; make it first where nobody did."""
+    from traceml_daemon.view import report_text, write_html
 
-    sys.stdout.write(report_text(run_folder(run, logs_dir)))
+    folder = run_folder(run, logs_dir)
+    if is_html:
+        page = path or folder / "final_summary.html"
+        write_html(folder, page)
+        print(page)
+    elif path is not None:
+        raise ConfigError(f"{path}: a PATH goes with --html")
+    else:
+        sys.stdout.write(report_text(folder))
 
 
 @app.command("compare")

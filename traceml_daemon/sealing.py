@@ -108,7 +108,7 @@ class Sealing:
         await session.files.flush()
         try:
             async with asyncio.timeout(self._remaining_s(command)):
-                reported = await in_thread(write_reports, session.config.run_dir, facts, session.config.has_history)
+                reported = await in_thread(write_reports, session.config.run_dir, facts, session.config)
         except TimeoutError:
             return self._failed(command, "the reports were not written in time", "finalize_timeout"), Reported()
         except ReportError as error:
@@ -144,7 +144,7 @@ class Sealing:
             is_provisional=True,
         )
         try:
-            await in_thread(write_reports, session.config.run_dir, facts, session.config.has_history)
+            await in_thread(write_reports, session.config.run_dir, facts, session.config)
         except ReportError as error:
             session.warn(f"the provisional summary could not be written: {error}")
 

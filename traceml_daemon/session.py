@@ -87,6 +87,7 @@ class Session:
             "nnodes": config.nnodes,
             "nproc_per_node": config.nproc_per_node,
             "is_direct": config.is_direct,
+            "has_html": config.has_html,
             "is_authenticated": bool(config.token),
         }
         for key, value in facts.items():

@@ -8,9 +8,10 @@ from typing import Final
 
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.launch import DATABASE_FILE
-from traceml_client.protocol.manifest import Manifest, TelemetryReason, read_manifest
+from traceml_client.protocol.manifest import FILE_NAME, Manifest, TelemetryReason, read_manifest, write_atomically
 from traceml_daemon.errors import ReportError
 from traceml_daemon.offline import finalize
+from traceml_daemon.run_lookup import SUMMARY_FILE
 from traceml_daemon.run_manifest import may_be_alive
 from traceml_daemon.run_status import read_status
 from traceml_daemon.status_text import status_text
@@ -26,6 +27,36 @@ def report_text(run_dir: Path) -> str:
         StoreError: the run is alive, or nothing in its folder can be read.
         ReportError: it is unfinished, and its reports cannot be made.
     """
+    _finish(run_dir)
+    summary = _read(run_dir / SUMMARY_TEXT_FILE)
+    if summary is not None:
+        return summary
+    failure = _read(run_dir / FAILURE_TEXT_FILE)
+    status = status_text(read_status(run_dir, now_ns=time.time_ns()))
+    return status if failure is None else f"{failure}\n{status}"
+
+
+def write_html(run_dir: Path, path: Path) -> None:
+    """Draw the saved summary as one page. Blocks.
+
+    Raises:
+        StoreError: the run is alive, or it has no summary that can be read.
+        ReportError: it is unfinished and cannot be finished, or the page cannot be written.
+    """
+    from traceml_daemon.report.html import summary_html
+    from traceml_daemon.report.saved import read_summary
+
+    if not (run_dir / SUMMARY_FILE).is_file() or (run_dir / FILE_NAME).is_file():
+        _finish(run_dir)
+    page = summary_html(read_summary(run_dir))
+    try:
+        write_atomically(path, page.encode(errors="backslashreplace"))
+    except OSError as error:
+        raise ReportError(f"{path}: {error.strerror}") from None
+
+
+def _finish(run_dir: Path) -> None:
+    """Make the reports of a run that nobody finished."""
     found = _manifest_of(run_dir)
     if found is None or _is_unfinished(run_dir, found):
         _refuse_if_alive(run_dir, found)
@@ -33,12 +64,6 @@ def report_text(run_dir: Path) -> str:
             finalize(run_dir, reason=_reason(found))
         except OSError as error:
             raise ReportError(f"{error.filename or run_dir}: {error.strerror}") from None
-    summary = _read(run_dir / SUMMARY_TEXT_FILE)
-    if summary is not None:
-        return summary
-    failure = _read(run_dir / FAILURE_TEXT_FILE)
-    status = status_text(read_status(run_dir, now_ns=time.time_ns()))
-    return status if failure is None else f"{failure}\n{status}"
 
 
 def _manifest_of(run_dir: Path) -> Manifest | None:

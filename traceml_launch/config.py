@@ -87,6 +87,8 @@ class LaunchConfig:
     max_log_bytes: int = 0
     """Per stream file; 0: no cap."""
     has_history: bool = True
+    has_html: bool = False
+    """Also write final_summary.html."""
     trace_max_steps: int | None = None
     is_disabled: bool = False
     """`--disable-traceml`: plain torchrun under the same supervision, no telemetry at all."""

@@ -127,7 +127,12 @@ OPTIONS: tuple[Option, ...] = (
         default="none",
         meaning="a known deadline from the first SIGTERM (Kubernetes, Slurm); all shutdown times are fitted into it",
     ),
-    Option(name="--html-report", kind="flag", is_later=True, meaning="also write final_summary.html"),
+    Option(
+        name="--html-report",
+        kind="flag",
+        default="off",
+        meaning="also write final_summary.html; of any run later: traceml view RUN --html",
+    ),
     Option(
         name="--no-save-training-output",
         kind="flag",

@@ -48,6 +48,7 @@ def start(config: LaunchConfig, folder: RunFolder, me: LauncherIdentity, *, toke
         asked_name=config.run_name,
         tls_cert="" if config.tls_key is None else str(config.tls_cert),
         tls_key="" if config.tls_key is None else str(config.tls_key),
+        has_html=config.has_html,
     )
     return DaemonProcess(
         lambda config_fd, ready_fd: command.daemon_argv(python=sys.executable, config_fd=config_fd, ready_fd=ready_fd),

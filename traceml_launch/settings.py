@@ -173,6 +173,7 @@ def _recording(layers: Layers) -> dict[str, Any]:
         "torchrun_log_dir": Path(log_dir) if log_dir else None,
         "max_log_bytes": layers.get("max-log-bytes", int) or 0,
         "has_history": not layers.is_set("no-history"),
+        "has_html": layers.is_set("html-report"),
         "trace_max_steps": layers.get("trace-max-steps", int),
         "is_disabled": layers.is_set("disable-traceml"),
         "overwrite": layers.is_set("overwrite"),

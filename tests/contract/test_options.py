@@ -100,7 +100,6 @@ REFUSED = [
     ("--token-file nowhere train.py", "--token-file"),
     ("--mode cli train.py", "--mode"),
     ("--mode=dashboard train.py", "--mode"),
-    ("train.py --html-report", "--html-report"),
     ("--stall-timeout-sec 10 train.py", "--stall-timeout-sec"),
     ("--on-stall kill train.py", "--on-stall"),
     ("--notify-url http://x train.py", "--notify-url"),

@@ -25,7 +25,7 @@ TOKEN = "a secret"
 
 async def killed_run(run_dir: Path, *, num_stored: int) -> SimRank:
     """A run whose daemon is killed after it has acknowledged `num_stored` steps of one rank."""
-    async with supervised_daemon(launch_order(run_dir, nproc_per_node=1)) as daemon:
+    async with supervised_daemon(launch_order(run_dir, nproc_per_node=1, has_html=True)) as daemon:
         node = SimNode(port=daemon.port, run="run-id-1", token=TOKEN)
         await node.join()
         await node.start_training()
@@ -79,6 +79,7 @@ async def test_a_killed_daemon_loses_nothing_that_it_acknowledged(run_dir: Path)
     assert written.lease is None
     summary = msgspec.json.decode((run_dir / "final_summary.json").read_bytes())
     assert summary["ranks"][0]["attempts"][0]["steps"] == 130
+    assert written.artifacts["final_summary_html"] == "final_summary.html"
 
 
 async def test_the_recorders_fill_in_what_the_daemon_never_got(run_dir: Path) -> None:

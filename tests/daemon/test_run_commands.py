@@ -181,6 +181,19 @@ async def test_a_run_without_history_is_viewed_by_its_failure(run_dir: Path, sho
     assert "Run test-run: failed" in viewed.out
 
 
+async def test_a_run_is_drawn_as_a_page(run_dir: Path, tmp_path: Path, show: Show) -> None:
+    async with live_run(run_dir) as (daemon, node, rank):
+        assert (await show("view", run_dir, "--html")).code == 2
+        await finish(daemon, node, rank)
+    assert not (run_dir / "final_summary.html").exists()
+    for path, words in ((run_dir / "final_summary.html", []), (tmp_path / "page.html", [tmp_path / "page.html"])):
+        shown = await show("view", run_dir, "--html", *words)
+        assert (shown.code, shown.out) == (0, f"{path}\n")
+        assert path.read_text().startswith("<!doctype html>")
+    assert "a PATH goes with --html" in (await show("view", run_dir, tmp_path / "page.html")).err
+    assert (await show("view", run_dir, "--html", tmp_path / "no" / "page.html")).code == 2
+
+
 async def test_prune_keeps_the_newest_and_what_is_no_run(run_dir: Path, show: Show) -> None:
     async with live_run(run_dir) as (daemon, node, rank):
         await finish(daemon, node, rank)
@@ -206,7 +219,7 @@ async def test_prune_keeps_the_newest_and_what_is_no_run(run_dir: Path, show: Sh
         (["status"], "logs"),
         (["view", "nowhere"], "nowhere"),
         (["view"], "RUN"),
-        (["view", "x", "--html"], "--html"),
+        (["view", "nowhere", "--html"], "nowhere"),
         (["status", "--bogus"], "--bogus"),
         (["prune"], "--keep"),
         (["prune", "--keep", "1", "--older-than", "1d"], "--keep"),

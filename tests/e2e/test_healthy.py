@@ -38,7 +38,7 @@ def steps_of(run_folder: RunFolder) -> dict[int, list[int]]:
 
 
 def test_healthy_run_is_complete_and_says_so(tmp_path: Path) -> None:
-    with start_run(["--nproc-per-node=2", OWN_SCRIPTS / "healthy.py"], cwd=tmp_path) as run:
+    with start_run(["--nproc-per-node=2", OWN_SCRIPTS / "healthy.py", "--html-report"], cwd=tmp_path) as run:
         done = run.finish()
         assert run.marked() == []
     manifest, summary = folder(tmp_path).manifest(), folder(tmp_path).summary()
@@ -49,6 +49,7 @@ def test_healthy_run_is_complete_and_says_so(tmp_path: Path) -> None:
     assert all(phases[name]["p50_ms"] > 0 for name in ("forward", "backward", "optimizer", "step"))
     for path in manifest["artifacts"].values():
         assert (folder(tmp_path).path / path).exists()
+    assert "TRAINING COMPLETED" in (folder(tmp_path).path / manifest["artifacts"]["final_summary_html"]).read_text()
     last_lines = [line for line in done.stderr.decode().splitlines() if line.startswith("[TraceML]")][-4:]
     assert "Stderr:" in last_lines[0]
     assert "Stdout:" in last_lines[1]

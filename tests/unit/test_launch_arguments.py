@@ -88,7 +88,7 @@ ROWS = [
     Row("a script named like an option", "-- -odd.py x", {}, "", "x", script="-odd.py"),
     Row("standard input as the script", "- x", {}, "", "x", script="-"),
     Row("prefixes behind are the script's", "train.py --nproc 2 --run-names a", {}, "", "--nproc 2 --run-names a"),
-    Row("a later option behind", "train.py --html-report", {"html-report": "true"}, "", "", "--html-report"),
+    Row("the report's option behind", "train.py --html-report", {"html-report": "true"}, "", "", "--html-report"),
 ]
 
 

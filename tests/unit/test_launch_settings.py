@@ -105,8 +105,7 @@ def test_bad_input_is_one_line_that_names_its_source(
         ("--mode cli train.py", {}, {}, "--mode cli"),
         ("train.py --mode=dashboard", {}, {}, "--mode dashboard"),
         ("train.py", {"TRACEML_MODE": "cli"}, {}, "TRACEML_MODE cli"),
-        ("train.py --html-report", {}, {}, "--html-report"),
-        ("train.py", {}, {"html-report": "true"}, "traceml.toml: html-report"),
+        ("train.py", {}, {"on-stall": "kill"}, "traceml.toml: on-stall kill"),
         ("--stall-timeout-sec 60 train.py", {}, {}, "--stall-timeout-sec 60"),
         ("--on-stall kill train.py", {}, {}, "--on-stall kill"),
         ("--notify-url http://x train.py", {}, {}, "--notify-url http://x"),
@@ -238,11 +237,11 @@ def test_a_known_deadline_bounds_torchruns_own_time(
 def test_every_switch_and_number_reaches_its_field() -> None:
     config = launch(
         "--attach --no-save-training-output --no-history --disable-traceml --overwrite --quiet --max-log-bytes 9 "
-        "--trace-max-steps 5 --linger-sec 0 --finalize-timeout-sec 7 --on-missing-aggregator raise --logs-dir /l "
+        "--html-report --trace-max-steps 5 --linger-sec 0 --finalize-timeout-sec 7 --on-missing-aggregator raise --logs-dir /l "
         "--aggregator-port 1234 --log-dir /t train.py"
     )
     assert (config.attach, config.overwrite, config.is_quiet, config.is_disabled) == (True, True, True, True)
-    assert (config.is_output_saved, config.has_history) == (False, False)
+    assert (config.is_output_saved, config.has_history, config.has_html) == (False, False, True)
     assert (config.max_log_bytes, config.trace_max_steps, config.linger_s, config.finalize_timeout_s) == (9, 5, 0, 7)
     assert (config.on_missing_aggregator, config.logs_dir, config.torchrun_log_dir) == ("raise", Path("/l"), Path("/t"))
     assert (config.aggregator_port, config.is_port_required) == (1234, True)

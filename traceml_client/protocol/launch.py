@@ -35,6 +35,8 @@ class DaemonLaunch(msgspec.Struct, frozen=True):
     tls_cert: str = ""
     tls_key: str = ""
     """Files of the daemon's certificate and its key; both or none."""
+    has_html: bool = False
+    """Also write final_summary.html."""
 
 
 class DaemonReady(msgspec.Struct, frozen=True):

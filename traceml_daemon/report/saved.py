@@ -17,7 +17,9 @@ def read_summary(run_dir: Path) -> FinalSummary:
     try:
         return msgspec.json.decode(path.read_bytes(), type=FinalSummary)
     except FileNotFoundError:
-        raise StoreError(f"{path} is missing; `traceml view {run_dir}` makes it from what is there") from None
+        raise StoreError(
+            f"{path} is missing; `traceml view {run_dir}` makes it, unless the run was made with --no-history"
+        ) from None
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

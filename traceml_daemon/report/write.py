@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from pathlib import Path
 from typing import Final
 
@@ -13,18 +14,22 @@ from traceml_daemon.errors import ReportError
 from traceml_daemon.report.evidence import with_evidence
 from traceml_daemon.report.facts import RunFacts
 from traceml_daemon.report.failure import diagnose, diagnose_history
-from traceml_daemon.report.form import FailureReport
+from traceml_daemon.report.form import FailureReport, FinalSummary
 from traceml_daemon.report.lines import failure_lines, failure_sentence
 from traceml_daemon.report.reported import Reported
 from traceml_daemon.report.text import failure_text, summary_text
 
 SUMMARY_FILE: Final = "final_summary.json"
 SUMMARY_TEXT_FILE: Final = "final_summary.txt"
+HTML_FILE: Final = "final_summary.html"
 FAILURE_FILE: Final = "failure_report.json"
 FAILURE_TEXT_FILE: Final = "failure_report.txt"
 
 
-def write_reports(run_dir: Path, facts: RunFacts, has_history: bool) -> Reported:
+_log = logging.getLogger("traceml_daemon")
+
+
+def write_reports(run_dir: Path, facts: RunFacts, has_history: bool, *, has_html: bool = False) -> Reported:
     """Write failure_report and final_summary as this run asks for them. Blocks.
 
     A provisional summary comes without a failure report: training is still ending.
@@ -40,7 +45,9 @@ def write_reports(run_dir: Path, facts: RunFacts, has_history: bool) -> Reported
         if not facts.is_provisional:
             _write_failure(run_dir, failure)
         if has_history:
-            _write_summary(run_dir, facts, failure)
+            summary = _write_summary(run_dir, facts, failure)
+            if not facts.is_provisional and (has_html or (run_dir / HTML_FILE).exists()):
+                _write_html(run_dir, summary)
     except OSError as error:
         raise ReportError(f"{error.filename or run_dir}: {error.strerror or error}", reported) from None
     except StoreError as error:
@@ -64,10 +71,21 @@ def _write_failure(run_dir: Path, failure: FailureReport | None) -> None:
     write_atomically(run_dir / FAILURE_TEXT_FILE, failure_text(failure).encode(errors="backslashreplace"))
 
 
-def _write_summary(run_dir: Path, facts: RunFacts, failure: FailureReport | None) -> None:
+def _write_summary(run_dir: Path, facts: RunFacts, failure: FailureReport | None) -> FinalSummary:
     """The text after the JSON: whoever sees the text finds what it was made from."""
     from traceml_daemon.report.summary import build_summary  # numpy: 0.1 s that a run without history never pays
 
     summary = build_summary(run_dir / DATABASE_FILE, facts, failure, diagnose_history(facts, run_dir))
     write_atomically(run_dir / SUMMARY_FILE, encode_json(summary))
     write_atomically(run_dir / SUMMARY_TEXT_FILE, summary_text(summary).encode(errors="backslashreplace"))
+    return summary
+
+
+def _write_html(run_dir: Path, summary: FinalSummary) -> None:
+    """The same once more for a browser: where that fails the report is there all the same, so it is only said."""
+    try:
+        from traceml_daemon.report.html import summary_html  # jinja2: 0.1 s that only this option pays
+
+        write_atomically(run_dir / HTML_FILE, summary_html(summary).encode(errors="backslashreplace"))
+    except Exception:  # noqa: BLE001 - a page that cannot be drawn must not cost the report
+        _log.exception("%s could not be written", run_dir / HTML_FILE)

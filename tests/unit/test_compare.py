@@ -92,6 +92,7 @@ def test_a_failed_run_gets_figures_a_warning_and_no_verdict(runs: Path, tmp_path
     assert "run B (demo) failed: rank 0" in comparison.why
     assert any("B (demo) was not completed, it is failed" in warning for warning in comparison.warnings)
     assert comparison.step_time.change_pct == pytest.approx(100, abs=10)
+    assert {phase.verdict for phase in (*comparison.phases, comparison.step_time)} == {"inconclusive"}
 
 
 def test_without_single_steps_there_is_no_verdict(runs: Path, tmp_path: Path) -> None:

@@ -237,8 +237,8 @@ def test_a_known_deadline_bounds_torchruns_own_time(
 def test_every_switch_and_number_reaches_its_field() -> None:
     config = launch(
         "--attach --no-save-training-output --no-history --disable-traceml --overwrite --quiet --max-log-bytes 9 "
-        "--html-report --trace-max-steps 5 --linger-sec 0 --finalize-timeout-sec 7 --on-missing-aggregator raise --logs-dir /l "
-        "--aggregator-port 1234 --log-dir /t train.py"
+        "--trace-max-steps 5 --linger-sec 0 --finalize-timeout-sec 7 --on-missing-aggregator raise --logs-dir /l "
+        "--html-report --aggregator-port 1234 --log-dir /t train.py"
     )
     assert (config.attach, config.overwrite, config.is_quiet, config.is_disabled) == (True, True, True, True)
     assert (config.is_output_saved, config.has_history, config.has_html) == (False, False, True)

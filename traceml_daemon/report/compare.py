@@ -10,6 +10,8 @@ import math
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_daemon.report import bootstrap
 from traceml_daemon.report.bootstrap import PhaseSpreads, Spread
@@ -51,12 +53,13 @@ def compare(dir_a: Path, dir_b: Path, *, margin_pct: float = MARGIN_PCT) -> Comp
     a, b = read_summary(dir_a), read_summary(dir_b)
     all_spreads, without = _spreads(dir_a, dir_b, a, b)
     changes = [_phase_change(name, a, b, all_spreads.get(name), margin_pct) for name in PHASE_NAMES]
-    step = changes[-1]
     reason = refusal(a, b) or without
-    verdict = "inconclusive" if reason else step.verdict
+    if reason is not None:
+        changes = [msgspec.structs.replace(change, verdict="inconclusive") for change in changes]
+    step = changes[-1]
     return Comparison(
-        verdict=verdict,
-        why=reason or why(verdict, step, changes[:-1], margin_pct),
+        verdict=step.verdict,
+        why=reason or why(step.verdict, step, changes[:-1], margin_pct),
         margin_pct=margin_pct,
         a=_compared(a),
         b=_compared(b),

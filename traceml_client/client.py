@@ -88,7 +88,7 @@ class Client:
             new_tls=_encryption(environment, handover),
             hooks=CourierHooks(report_fault=_faults.report, report_unreachable=self._report_unreachable),
         )
-        self._samplers = open_samplers(is_node_sampled=identity.local_rank == 0)
+        self._samplers, self._seldom_samplers = open_samplers(is_node_sampled=identity.local_rank == 0)
         self._sender = Sender(recorder=self.recorder, courier=self._courier, handover=handover, sample=self._sample)
         self._is_unreachable_said = handover is not None  # its launcher says what is the matter with the daemon
         self._is_finished = False
@@ -172,7 +172,7 @@ class Client:
             _faults.is_silent = True
             with _guard("fork"):
                 self._sender.abandon()
-                for sampler in self._samplers.values():
+                for sampler in (*self._samplers.values(), *self._seldom_samplers.values()):
                     sampler.close()
 
     def _budget_s(self) -> float:
@@ -186,8 +186,8 @@ class Client:
                 run()
                 return
 
-    def _sample(self, now_ns: int) -> None:
-        for kind, sampler in self._samplers.items():
+    def _sample(self, now_ns: int, is_whole: bool) -> None:
+        for kind, sampler in (self._samplers | self._seldom_samplers if is_whole else self._samplers).items():
             with _guard(f"{kind} samples"):
                 for sample in sampler.sample():
                     self.recorder.record_sample(sample.kind, now_ns, sample.values)

@@ -21,6 +21,9 @@ from traceml_client.handover import Handover
 from traceml_client.recorder import Recorder
 
 _TICK_NS = 1_000_000_000
+_EARLY_TICK_NS = 250_000_000
+_EARLY_NS = 60_000_000_000
+"""At first a rank is sampled more often: a leak of a minute's run would otherwise be a handful of samples."""
 _CLOSING_S = 0.5
 """For the thread to end after its own deadline."""
 _DEAF_MS = 50
@@ -35,17 +38,18 @@ class Sender:
 
     Args:
         handover: null under a direct launch.
-        sample: takes the samples of this second, given the monotonic time; must not raise.
+        sample: takes samples, given the monotonic time: all, or only those that are wanted often; must not raise.
     """
 
     def __init__(
-        self, *, recorder: Recorder, courier: Courier, handover: Handover | None, sample: Callable[[int], None]
+        self, *, recorder: Recorder, courier: Courier, handover: Handover | None, sample: Callable[[int, bool], None]
     ) -> None:
         self._recorder = recorder
         self._courier = courier
         self._handover = handover
         self._sample = sample
         self._tick_at_ns = 0
+        self._early_tick_at_ns = self._is_early_until_ns = 0
         self._stop_at_ns: int | None = None
         self._is_hurried = False
         self._wake = HeldDescriptor(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
@@ -114,6 +118,9 @@ class Sender:
             is_stopping = self._stop_at_ns is not None
             if now_ns >= self._tick_at_ns or (is_stopping and not self._is_hurried):
                 self._tick(now_ns)
+            elif self._is_early(now_ns) and now_ns >= self._early_tick_at_ns:
+                self._early_tick_at_ns = now_ns + _EARLY_TICK_NS
+                self._sample(now_ns, False)
             if is_stopping and not self._is_hurried:
                 self._is_hurried = True
                 self._courier.hurry()
@@ -126,10 +133,15 @@ class Sender:
 
     def _tick(self, now_ns: int) -> None:
         self._tick_at_ns = now_ns + _TICK_NS
-        self._sample(now_ns)
+        self._early_tick_at_ns = now_ns + _EARLY_TICK_NS
+        self._sample(now_ns, True)
         self._courier.tick(now_ns=now_ns)
         if self._handover and self._handover.is_launcher_gone:
             self._handover.copy_rest()
+
+    def _is_early(self, now_ns: int) -> bool:
+        self._is_early_until_ns = self._is_early_until_ns or now_ns + _EARLY_NS
+        return now_ns < self._is_early_until_ns
 
     def _is_finished(self, now_ns: int) -> bool:
         if self._stop_at_ns is None:
@@ -140,9 +152,11 @@ class Sender:
         return not self._courier.has_address or now_ns >= self._stop_at_ns
 
     def _timeout_ms(self) -> int:
-        times = (self._tick_at_ns, self._stop_at_ns, self._courier.next_attempt_ns)
+        now_ns = time.monotonic_ns()
+        tick_ns = min(self._tick_at_ns, self._early_tick_at_ns) if self._is_early(now_ns) else self._tick_at_ns
+        times = (tick_ns, self._stop_at_ns, self._courier.next_attempt_ns)
         nearest_ns = min(time_ns for time_ns in times if time_ns is not None)
-        wait_ms = max(0, nearest_ns - time.monotonic_ns()) // 1_000_000 + 1
+        wait_ms = max(0, nearest_ns - now_ns) // 1_000_000 + 1
         return wait_ms if self._wake.is_intact() else min(wait_ms, _DEAF_MS)
 
     def _wait(self, timeout_ms: int) -> None:

@@ -51,7 +51,9 @@ class Rank:
             report_fault=lambda kind, error: self.faults.append((kind, error)), report_unreachable=self.outages.append
         )
         self.courier = Courier(recorder=self.recorder, story=self.story, address=("127.0.0.1", port), hooks=hooks)
-        self.sender = Sender(recorder=self.recorder, courier=self.courier, handover=None, sample=lambda now_ns: None)
+        self.sender = Sender(
+            recorder=self.recorder, courier=self.courier, handover=None, sample=lambda now_ns, is_whole: None
+        )
 
     def record(self, count: int) -> None:
         for _ in range(count):

@@ -17,13 +17,15 @@ from traceml_client import crash
 from traceml_client.backoff import Backoff
 from traceml_client.clock_offset import ClockOffset
 from traceml_client.descriptors import HeldDescriptor, lowest_number, map_shared
+from traceml_client.gpu_samplers import DeviceSampler
 from traceml_client.identity import read_start_ticks
+from traceml_client.node_samplers import NodeSampler
 from traceml_client.outbox import Outbox
 from traceml_client.protocol import ring
 from traceml_client.protocol.columns import DEVICE_MEMORY_SAMPLE
 from traceml_client.protocol.node import RankError
 from traceml_client.recorder import Recorder
-from traceml_client.samplers import DeviceSampler, NodeSampler, ProcessSampler
+from traceml_client.samplers import ProcessSampler
 
 MINUTE_NS = 60_000_000_000
 

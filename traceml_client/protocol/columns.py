@@ -53,11 +53,20 @@ def wait_level(tag: int) -> int:
 
 
 PROCESS_SAMPLE: Final = 1
-"""cpu_ns, rss_bytes, num_threads, num_fds, peak_rss_bytes, NOT_MEASURED"""
+"""cpu_ns, rss_bytes, num_threads, num_fds, peak_rss_bytes, cpu_wait_ns (of the main thread)"""
 DEVICE_MEMORY_SAMPLE: Final = 2
 """device_index, allocated_bytes, reserved_bytes, peak_allocated_bytes, peak_reserved_bytes, total_bytes"""
 NODE_SAMPLE: Final = 3
 """cpu_permille, memory_used_bytes, memory_total_bytes, shm_used_bytes, shm_total_bytes, NOT_MEASURED"""
+
+TRAFFIC_SAMPLE: Final = 4
+"""Since boot: disk_read_bytes, disk_written_bytes, network_received_bytes, network_sent_bytes, NOT_MEASURED twice"""
+CGROUP_SAMPLE: Final = 5
+"""memory_bytes, memory_limit_bytes, cpu_limit_millicores, num_periods, num_throttled, NOT_MEASURED"""
+GPU_SAMPLE: Final = 6
+"""device_index, utilization_permille, memory_used_bytes, memory_total_bytes, temperature_c, power_mw"""
+GPU_HEALTH_SAMPLE: Final = 7
+"""device_index, throttle_reasons (NVML's bits), ecc_uncorrected, last_xid (0 none), sm_clock_mhz, power_limit_mw"""
 
 NOT_MEASURED: Final = -1
 

@@ -47,19 +47,15 @@ def _pressures(run: RunProfile, node: NodeProfile, ranks: tuple[int, ...]) -> It
 
 def find_idle_devices(run: RunProfile, is_explained: bool) -> Iterator[Finding]:
     """`is_explained`: another finding says already why devices wait."""
-    low = {
-        (node.node_rank, device): share
-        for node in run.nodes
-        for device, share in node.gpu_share.items()
-        if share < policy.LOW_GPU_SHARE
-    }
+    shares = {rank: share for node in run.nodes for rank, share in node.gpu_share.items()}
+    low = {rank: share for rank, share in shares.items() if share < policy.LOW_GPU_SHARE}
     if low:
-        devices = ", ".join(f"{device} of node {node} {share:.0%}" for (node, device), share in list(low.items())[:8])
+        devices = ", ".join(f"rank {rank} {share:.0%}" for rank, share in list(low.items())[:8])
         yield Finding(
             kind="LOW_GPU_UTILIZATION",
             severity="info" if is_explained else "warning",
             confidence="medium",
             summary=f"Devices are hardly used: {devices}.",
             action="Larger batches, mixed precision, torch.compile or CUDA graphs; fewer calls of .item().",
-            ranks=tuple(rank.rank for rank in run.ranks if rank.node_rank in {node for node, _ in low}),
+            ranks=tuple(low),
         )

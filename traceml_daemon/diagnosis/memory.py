@@ -153,4 +153,4 @@ def _used(run: RunProfile, node: NodeProfile) -> Iterator[tuple[str, float, bool
     if node.max_memory_share is not None:
         yield "its memory", node.max_memory_share, (node.ours_memory_share or 0.0) >= policy.OURS_SHARE
     for device, share in node.max_device_share.items():
-        yield f"device {device}'s memory", share, True
+        yield f"the device memory of rank {device}", share, True

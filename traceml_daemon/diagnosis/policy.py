@@ -138,5 +138,7 @@ THROTTLED_SHARE: Final = 0.25
 """Of a cgroup's periods: the quota, not the work, sets the pace."""
 BUSY_SHARE: Final = 0.95
 """Of all cores."""
+GPU_THROTTLED_SHARE: Final = 0.2
+"""Of the samples; shorter is a power cap doing its work."""
 LOW_GPU_SHARE: Final = 0.40
 """Utilisation counts time with any kernel at all; below this the device idles most of the run."""

@@ -84,9 +84,9 @@ class NodeProfile:
     throttled_share: float | None = None
     """Of the cgroup's scheduling periods."""
     gpu_share: dict[int, float] = field(default_factory=dict)
-    """Utilisation by device."""
+    """Utilisation of each rank's device."""
     max_device_share: dict[int, float] = field(default_factory=dict)
-    """Memory in use by device."""
+    """Of each rank's device, what its tensors filled at most."""
     gpu_troubles: tuple[str, ...] = ()
     """What a GPU reported of itself: throttling, ECC errors, Xid."""
 

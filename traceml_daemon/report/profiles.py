@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from traceml_client.protocol.columns import DEVICE_MEMORY_SAMPLE, PROCESS_SAMPLE
+from traceml_daemon.diagnosis import policy
 from traceml_daemon.diagnosis.profile import (
     BACKWARD,
     NUM_ROWS,
@@ -23,7 +24,7 @@ from traceml_daemon.diagnosis.profile import (
 from traceml_daemon.diagnosis.robust import thinned
 from traceml_daemon.report.cells import StepCells
 from traceml_daemon.report.measurements import Integers
-from traceml_daemon.report.resource_form import Level, NodeSystem
+from traceml_daemon.report.resource_form import GpuSystem, Level, NodeSystem
 from traceml_daemon.report.samples import RankSamples
 from traceml_daemon.report.spikes import SpikeFinder
 from traceml_daemon.report.statistics import AttemptSteps
@@ -173,7 +174,27 @@ def _node_profile(node: NodeSystem, parts: list[RankParts]) -> NodeProfile:
         max_shm_share=_share(node.shm_used_bytes, node.shm_total_bytes),
         max_cgroup_memory_share=_share(node.cgroup_memory_bytes, node.cgroup_memory_limit_bytes),
         throttled_share=node.cgroup_throttled_share,
+        gpu_share={gpu.rank: gpu.utilization_percent.mean / 100.0 for gpu in node.gpus if gpu.utilization_percent},
+        max_device_share=_device_shares(parts),
+        gpu_troubles=tuple(trouble for gpu in node.gpus for trouble in _troubles(gpu)),
     )
+
+
+def _device_shares(parts: list[RankParts]) -> dict[int, float]:
+    """What tensors filled; the allocator's cache can be given back."""
+    tracks = [(part.rank, track) for part in parts for track in part.tracks if track.device is not None]
+    return {rank: float(track.num_bytes.max()) / track.total_bytes for rank, track in tracks if track.total_bytes}
+
+
+def _troubles(gpu: GpuSystem) -> Iterator[str]:
+    name = f"device {gpu.device} of rank {gpu.rank}"
+    if (gpu.throttled_share or 0.0) >= policy.GPU_THROTTLED_SHARE:
+        reasons = " and ".join(gpu.throttle_reasons)
+        yield f"{name} was slowed down by {reasons} for {gpu.throttled_share:.0%} of the time"
+    if gpu.ecc_uncorrected:
+        yield f"{name} counts {gpu.ecc_uncorrected} uncorrected ECC errors"
+    if gpu.last_xid:
+        yield f"{name} reported Xid {gpu.last_xid}"
 
 
 def _share(level: Level | None, total: int | None) -> float | None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from traceml_daemon.core.events import Incarnation
 from traceml_daemon.diagnosis.profile import RunProfile
 from traceml_daemon.report.cells import CellAxis, StepCells
 from traceml_daemon.report.facts import AttemptFacts, RunFacts
+from traceml_daemon.report.gpus import gpus
 from traceml_daemon.report.measurements import Measurements
 from traceml_daemon.report.profiles import RankParts, rank_parts, run_profile
-from traceml_daemon.report.resource_form import NodeSystem, RankMemory, RankProcess
+from traceml_daemon.report.resource_form import GpuSystem, NodeSystem, RankMemory, RankProcess
 from traceml_daemon.report.samples import RankSamples
 from traceml_daemon.report.series import node_series, phase_lines, rank_series, series
 from traceml_daemon.report.series_form import NodeSeries, RankSeries, Series
@@ -32,6 +35,7 @@ class Reading:
         self.memory: list[RankMemory] = []
         self.process: list[RankProcess] = []
         self.system: dict[int, NodeSystem] = {}
+        self._gpus: dict[int, list[GpuSystem]] = {}
         self._parts: list[RankParts] = []
         self._rank_series: list[RankSeries] = []
         self._node_series: dict[int, NodeSeries] = {}
@@ -40,6 +44,9 @@ class Reading:
         self._spans = _spans(facts, len(last))
         for rank, ordered in attempts.items():
             self._read(measurements, rank, ordered)
+        for index, found in self._gpus.items():
+            if found and index in self.system:
+                self.system[index] = msgspec.structs.replace(self.system[index], gpus=tuple(found))
 
     def series(self) -> Series:
         lines = phase_lines((part.cells for part in self._parts), self._axis)
@@ -72,6 +79,7 @@ class Reading:
         self.memory.append(samples.memory(rank))
         self.process.append(samples.process(rank))
         node_index = attempt.incarnation.node_index
+        self._gpus.setdefault(node_index, []).extend(gpus(samples, rank))
         system, load = samples.system(node_index), node_series(samples, attempt, self._spans)
         if system is not None and load is not None:
             self.system[node_index], self._node_series[node_index] = system, load

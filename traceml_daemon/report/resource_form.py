@@ -66,6 +66,29 @@ class ProcessSection(msgspec.Struct, frozen=True):
     reasons: dict[str, str]
 
 
+class GpuSystem(msgspec.Struct, frozen=True):
+    """A device that a rank of this run used, as its driver saw it."""
+
+    rank: int
+    device: int
+    """Its index in that rank's process."""
+    utilization_percent: Level | None
+    memory_used_bytes: Level | None
+    """Of all processes."""
+    memory_total_bytes: int | None
+    temperature_c: Level | None
+    power_w: Level | None
+    power_limit_w: float | None
+    sm_clock_mhz: Level | None
+    throttled_share: float | None
+    """Of the samples: clocks held back by heat, by the power cap or by the hardware."""
+    throttle_reasons: tuple[str, ...]
+    ecc_uncorrected: int | None
+    """Since the driver was loaded."""
+    last_xid: int | None
+    """Reported while this run watched; 0 for none."""
+
+
 class NodeSystem(msgspec.Struct, frozen=True):
     node_rank: int
     cpu_percent: Level | None
@@ -80,6 +103,13 @@ class NodeSystem(msgspec.Struct, frozen=True):
     cgroup_cpu_limit_cores: float | None
     cgroup_throttled_share: float | None
     """Of its scheduling periods in which its quota was used up."""
+    disk_read_bytes_per_s: float | None
+    disk_written_bytes_per_s: float | None
+    """Means over the run, of whole disks."""
+    network_received_bytes_per_s: float | None
+    network_sent_bytes_per_s: float | None
+    """Means over the run, of real interfaces: not of containers, not the loopback."""
+    gpus: tuple[GpuSystem, ...]
 
 
 class SystemOverall(msgspec.Struct, frozen=True):

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import numpy as np
 
-from traceml_client.protocol.columns import DEVICE_MEMORY_SAMPLE, NODE_SAMPLE, NOT_MEASURED, PROCESS_SAMPLE
+from traceml_client.protocol.columns import (
+    CGROUP_SAMPLE,
+    DEVICE_MEMORY_SAMPLE,
+    GPU_HEALTH_SAMPLE,
+    GPU_SAMPLE,
+    NODE_SAMPLE,
+    NOT_MEASURED,
+    PROCESS_SAMPLE,
+    TRAFFIC_SAMPLE,
+)
 from traceml_daemon.report.measurements import Integers, Records
 from traceml_daemon.report.resource_form import (
     DeviceMemory,
@@ -25,7 +34,20 @@ from traceml_daemon.report.resource_form import (
 )
 
 _NO_SAMPLES: Final = "no sample was recorded"
+_NO_GPU: Final = "no rank used a GPU of which an NVIDIA driver told anything"
+_NO_LIMIT: Final = "no cgroup above the ranks has a limit of memory or CPU"
 _NO_DEVICE: Final = "no accelerator memory was measured"
+
+
+_KINDS: Final = (
+    PROCESS_SAMPLE,
+    DEVICE_MEMORY_SAMPLE,
+    NODE_SAMPLE,
+    TRAFFIC_SAMPLE,
+    CGROUP_SAMPLE,
+    GPU_SAMPLE,
+    GPU_HEALTH_SAMPLE,
+)
 
 
 class RankSamples:
@@ -35,7 +57,7 @@ class RankSamples:
         whole = list(pieces)
         self._ends: dict[int, Integers] = {}
         self._values: dict[int, Integers] = {}
-        for kind in (PROCESS_SAMPLE, DEVICE_MEMORY_SAMPLE, NODE_SAMPLE):
+        for kind in _KINDS:
             masks = [piece.tags == kind for piece in whole]
             pairs = list(zip(whole, masks, strict=True))
             self._ends[kind] = np.concatenate([p.end_ns[m] for p, m in pairs] or [np.empty(0, np.int64)])
@@ -49,13 +71,17 @@ class RankSamples:
         is_measured = values != NOT_MEASURED
         return self._ends[kind][is_measured], values[is_measured]
 
+    def values(self, kind: int) -> Integers:
+        """Shape (6, n)."""
+        return self._values[kind]
+
     def memory(self, rank: int) -> RankMemory:
         _, rss, _, _, peak_rss, _ = self._values[PROCESS_SAMPLE]
         devices = self._values[DEVICE_MEMORY_SAMPLE]
         return RankMemory(
             rank=rank,
-            rss_bytes=_level(rss),
-            peak_rss_bytes=_largest(np.concatenate([peak_rss, rss])),
+            rss_bytes=level(rss),
+            peak_rss_bytes=largest(np.concatenate([peak_rss, rss])),
             devices=tuple(_device(devices[:, devices[0] == index], index) for index in np.unique(devices[0]).tolist()),
         )
 
@@ -65,8 +91,8 @@ class RankSamples:
             rank=rank,
             cpu_percent=_rate_percent(cpu_ns, self._ends[PROCESS_SAMPLE]),
             cpu_wait_share=self.cpu_wait_share(),
-            max_threads=_largest(threads),
-            max_open_files=_largest(files),
+            max_threads=largest(threads),
+            max_open_files=largest(files),
         )
 
     def cpu_wait_share(self, first_ns: int = 0, last_ns: int = sys.maxsize) -> float | None:
@@ -83,16 +109,31 @@ class RankSamples:
             return None
         return NodeSystem(
             node_rank=node_rank,
-            cpu_percent=_level(cpu, scale=0.1),
-            memory_used_bytes=_level(used),
-            memory_total_bytes=_largest(total),
-            shm_used_bytes=_level(shm_used),
-            shm_total_bytes=_largest(shm_total),
-            cgroup_memory_bytes=None,
-            cgroup_memory_limit_bytes=None,
-            cgroup_cpu_limit_cores=None,
-            cgroup_throttled_share=None,
+            cpu_percent=level(cpu, scale=0.1),
+            memory_used_bytes=level(used),
+            memory_total_bytes=largest(total),
+            shm_used_bytes=level(shm_used),
+            shm_total_bytes=largest(shm_total),
+            **self._cgroup(),
+            **self._traffic(),
+            gpus=(),
         )
+
+    def _cgroup(self) -> dict[str, Any]:
+        used, limit, millicores, periods, throttled, _ = self._values[CGROUP_SAMPLE]
+        cores = largest(millicores)
+        num_periods = _growth(periods)
+        return {
+            "cgroup_memory_bytes": level(used),
+            "cgroup_memory_limit_bytes": largest(limit),
+            "cgroup_cpu_limit_cores": None if cores is None else cores / 1000,
+            "cgroup_throttled_share": round(_growth(throttled) / num_periods, 4) if num_periods else None,
+        }
+
+    def _traffic(self) -> dict[str, Any]:
+        names = ("disk_read", "disk_written", "network_received", "network_sent")
+        rates = (_rate(*self.column(TRAFFIC_SAMPLE, index)) for index in range(len(names)))
+        return {f"{name}_bytes_per_s": rate for name, rate in zip(names, rates, strict=True)}
 
 
 def memory_section(ranks: tuple[RankMemory, ...]) -> MemorySection:
@@ -127,22 +168,31 @@ def system_section(nodes: tuple[NodeSystem, ...]) -> SystemSection:
         max_memory_used_share=_share((n.memory_used_bytes, n.memory_total_bytes) for n in nodes),
         max_shm_used_share=_share((n.shm_used_bytes, n.shm_total_bytes) for n in nodes),
     )
-    return SystemSection(overall=overall, by_node=nodes, reasons={} if nodes else {"system": _NO_SAMPLES})
+    return SystemSection(overall=overall, by_node=nodes, reasons=dict(_missing(nodes)))
+
+
+def _missing(nodes: tuple[NodeSystem, ...]) -> Iterator[tuple[str, str]]:
+    if not nodes:
+        yield "system", _NO_SAMPLES
+    if not any(node.gpus for node in nodes):
+        yield "gpus", _NO_GPU
+    if all(node.cgroup_memory_limit_bytes is None and node.cgroup_cpu_limit_cores is None for node in nodes):
+        yield "cgroup", _NO_LIMIT
 
 
 def _device(values: Integers, index: int) -> DeviceMemory:
     _, allocated, reserved, peak_allocated, peak_reserved, total = values
     return DeviceMemory(
         device=index,
-        allocated_bytes=_level(allocated),
-        reserved_bytes=_level(reserved),
-        peak_allocated_bytes=_largest(np.concatenate([peak_allocated, allocated])),
-        peak_reserved_bytes=_largest(np.concatenate([peak_reserved, reserved])),
-        total_bytes=_largest(total),
+        allocated_bytes=level(allocated),
+        reserved_bytes=level(reserved),
+        peak_allocated_bytes=largest(np.concatenate([peak_allocated, allocated])),
+        peak_reserved_bytes=largest(np.concatenate([peak_reserved, reserved])),
+        total_bytes=largest(total),
     )
 
 
-def _level(values: Integers, *, scale: float = 1.0) -> Level | None:
+def level(values: Integers, *, scale: float = 1.0) -> Level | None:
     measured = values[values != NOT_MEASURED]
     if len(measured) == 0:
         return None
@@ -151,18 +201,28 @@ def _level(values: Integers, *, scale: float = 1.0) -> Level | None:
     return Level(mean, largest, last)
 
 
-def _largest(values: Integers) -> int | None:
+def largest(values: Integers) -> int | None:
     measured = values[values != NOT_MEASURED]
     return int(measured.max()) if len(measured) else None
 
 
 def _rate_percent(cpu_ns: Integers, ends_ns: Integers) -> float | None:
-    """How much of a core was used between the first and the last sample of a counter that only grows."""
+    """How much of a core was used."""
     is_measured = cpu_ns != NOT_MEASURED
-    cpu_ns, ends_ns = cpu_ns[is_measured], ends_ns[is_measured]
-    if len(cpu_ns) < 2 or ends_ns[-1] <= ends_ns[0]:
+    rate = _rate(ends_ns[is_measured], cpu_ns[is_measured])
+    return None if rate is None else round(rate / 1e7, 1)
+
+
+def _rate(ends_ns: Integers, counts: Integers) -> float | None:
+    """Of a counter that only grows, by second, between its first and its last sample."""
+    if len(counts) < 2 or ends_ns[-1] <= ends_ns[0]:
         return None
-    return round(100.0 * float(cpu_ns[-1] - cpu_ns[0]) / float(ends_ns[-1] - ends_ns[0]), 1)
+    return round(1e9 * float(counts[-1] - counts[0]) / float(ends_ns[-1] - ends_ns[0]), 1)
+
+
+def _growth(counts: Integers) -> int:
+    measured = counts[counts != NOT_MEASURED]
+    return int(measured[-1] - measured[0]) if len(measured) else 0
 
 
 def _share(pairs: Iterable[tuple[Level | None, int | None]]) -> float | None:

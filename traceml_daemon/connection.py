@@ -64,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=MAX_UNREAD_BYTES)
         name = transport.get_extra_info("peername")
-        self.address = str(name[0]) if name else "?"
+        self.address = str(name[0]).removeprefix("::ffff:") if name else "?"
         _watch_host(transport.get_extra_info("socket"))
         self._server.greet(self)
 

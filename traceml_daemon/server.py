@@ -80,7 +80,7 @@ class Server:
         self._arrivals = arrivals or Arrivals()
         self._frames_at_once = frames_at_once
         self._max_connections = max_connections
-        self._max_strangers = max_strangers
+        self._max_strangers = min(max_strangers, max(1, max_connections // 2))
         self._connections: set[Connection] = set()
         self._per_address: Counter[str] = Counter()
         self._strangers: dict[Connection, Timer] = {}
@@ -110,7 +110,8 @@ class Server:
     async def _bind(self, host: str, port: int) -> int:
         """A socket made here: the loop would start four threads to look up an address that is a number already."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        is_any = host == "::" and socket.has_dualstack_ipv6()
+        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=is_any)
         self.port = int(listening.getsockname()[1])
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(functools.partial(Connection, self), sock=listening, backlog=_BACKLOG)
@@ -152,14 +153,14 @@ class Server:
         if not self._arrivals.may_come(connection.address, now_s=self._clock.now_s()):
             connection.reject(messages.TOO_MANY, "it comes too often")
             return
-        is_too_many = len(self._connections) > self._max_connections
-        if is_too_many or self._per_address[connection.address] > MAX_PER_ADDRESS:
-            self.turn_away(connection, messages.TOO_MANY, "the aggregator has too many connections")
-            return
-        if len(self._strangers) >= self._max_strangers:
+        is_full = len(self._connections) > self._max_connections
+        if len(self._strangers) >= self._max_strangers or (is_full and self._strangers):
             oldest = next(iter(self._strangers))
             self._part_with(oldest)
             oldest.reject(messages.TOO_MANY, "too many strangers")
+        elif is_full or self._per_address[connection.address] > MAX_PER_ADDRESS:
+            self.turn_away(connection, messages.TOO_MANY, "the aggregator has too many connections")
+            return
         nonce = new_nonce()
         connection.peer = _Stranger(self, connection, nonce)
         deadline_s = self._clock.now_s() + HANDSHAKE_TIMEOUT_S

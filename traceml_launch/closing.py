@@ -22,6 +22,7 @@ OTHER_NODES_S: Final = 10.0
 MARGIN_S: Final = 5.0
 """The daemon keeps the budget by itself; this much later it is not going to."""
 PEER_S: Final = 5.0
+"""For a daemon elsewhere that has only to answer, or that has not let us in so far."""
 HURRIED_S: Final = 3.0
 """After a signal: what the daemon may still need to write what it has."""
 SUMMARY_TEXT: Final = "final_summary.txt"
@@ -62,7 +63,8 @@ async def _await_reports(node: Node, ended_s: float) -> messages.RunFinalized | 
     """Wait for them within the budget; less after a signal, and within what `--grace-sec` leaves."""
     if not node.telemetry.is_alive and node.telemetry.state != "finished":
         return None
-    until_s = ended_s + _budget_s(node)
+    is_stranger = node.assignment.folder is None and not node.telemetry.is_welcome
+    until_s = ended_s + (PEER_S if is_stranger else _budget_s(node))
     waiting = asyncio.ensure_future(
         node.telemetry.finalized(timeout_s=_left(node, until_s - asyncio.get_running_loop().time()))
     )

@@ -35,12 +35,15 @@ async def test_a_silent_stranger_has_five_seconds(run_dir: Path) -> None:
 
 
 async def test_more_connections_than_are_allowed_are_turned_away(run_dir: Path) -> None:
-    async with run_daemon(run_config(run_dir), max_connections=5) as daemon:
-        held = [await Wire.connect(daemon.port) for _ in range(5)]
+    config = run_config(run_dir, nproc_per_node=5, is_direct=True)
+    async with run_daemon(config, max_connections=5) as daemon:
+        held = [SimRank(port=daemon.port, token=TOKEN, rank=rank, world_size=5) for rank in range(5)]
+        for rank in held:
+            await rank.join()
         with pytest.raises(ConnectionRefusedError, match=messages.TOO_MANY):
             await Wire.connect(daemon.port)
-        for wire in held:
-            await wire.close()
+        for rank in held:
+            await rank.close()
         await until(lambda: daemon.server.num_connections == 0, "all are gone")
         await (await Wire.connect(daemon.port)).close()
 

@@ -68,8 +68,8 @@ def launch_order(run_dir: Path, **changes: Any) -> DaemonLaunch:
 
 
 @contextlib.asynccontextmanager
-async def supervised_daemon(order: DaemonLaunch) -> AsyncIterator[DaemonProcess]:
-    """`python -m traceml_daemon supervise`, up to its ready line."""
+async def supervised_daemon(order: DaemonLaunch, *, num_descriptors: int | None = None) -> AsyncIterator[DaemonProcess]:
+    """`python -m traceml_daemon supervise`, up to its ready line; it may have so many descriptors and no more."""
     run_dir = Path(order.run_dir)
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     for folder in (run_dir, run_dir / "nodes", run_dir / AGGREGATOR_DIR):
@@ -78,7 +78,7 @@ async def supervised_daemon(order: DaemonLaunch) -> AsyncIterator[DaemonProcess]
     ready_read, ready_write = os.pipe()
     with os.fdopen(config_write, "wb") as config:
         config.write(msgspec.json.encode(order))
-    process = _spawn_supervised(config_read, ready_write)
+    process = _spawn_supervised(config_read, ready_write, num_descriptors)
     os.close(config_read)
     os.close(ready_write)
     with os.fdopen(ready_read, "rb") as ready:
@@ -98,10 +98,11 @@ async def serve_process(logs_dir: Path, *options: str, **variables: str) -> Asyn
         yield DaemonProcess(process=process, run_dir=Path(ready.get("run_dir") or logs_dir), ready=ready)
 
 
-def _spawn_supervised(config_fd: int, ready_fd: int) -> subprocess.Popen[bytes]:
+def _spawn_supervised(config_fd: int, ready_fd: int, num_descriptors: int | None) -> subprocess.Popen[bytes]:
+    limit = [] if num_descriptors is None else ["prlimit", f"--nofile={num_descriptors}"]
     arguments = ("supervise", "--config-fd", str(config_fd), "--ready-fd", str(ready_fd))
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "traceml_daemon", *arguments],
+        [*limit, sys.executable, "-P", "-m", "traceml_daemon", *arguments],
         pass_fds=(config_fd, ready_fd),
         env=clean_environment(),
         start_new_session=True,

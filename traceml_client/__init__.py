@@ -5,9 +5,10 @@ from __future__ import annotations
 TYPE_CHECKING = False  # typing's own costs 10 ms to import
 if TYPE_CHECKING:
     from traceml_client.client import init, stop
+    from traceml_client.figures import final_summary, summary
     from traceml_client.steps import trace_step
 
-__all__ = ["init", "stop", "trace_step"]
+__all__ = ["final_summary", "init", "stop", "summary", "trace_step"]
 
 
 def __getattr__(name: str) -> object:
@@ -16,6 +17,10 @@ def __getattr__(name: str) -> object:
         from traceml_client import client
 
         return getattr(client, name)
+    if name in ("summary", "final_summary"):
+        from traceml_client import figures
+
+        return getattr(figures, name)
     if name == "trace_step":
         from traceml_client.steps import trace_step
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final
 
+from traceml_client.protocol.ring import RingReader
 from traceml_client.recorder import Recorder
 from traceml_client.step_clock import StepClock
 from traceml_client.step_order import never_replacing
@@ -24,17 +25,19 @@ MAX_FAULTS: Final = 8
 class Measuring:
     """The step clock and the limit of its errors."""
 
-    __slots__ = ("_num_faults", "_report", "clock")
+    __slots__ = ("_num_faults", "clock", "reader", "report")
 
-    def __init__(self, clock: StepClock, report_fault: ReportFault) -> None:
+    def __init__(self, clock: StepClock, reader: RingReader, report_fault: ReportFault) -> None:
         self.clock = clock
-        self._report = report_fault
+        self.reader = reader
+        """Of the recorder that the clock writes."""
+        self.report = report_fault
         self._num_faults = 0
 
     def fault(self, kind: str, error: BaseException) -> None:
         """Report an error of ours; too many of them switch the clock off."""
         self._num_faults += 1
-        self._report(kind, error)
+        self.report(kind, error)
         if self._num_faults == MAX_FAULTS:
             self.clock.switch_off()
 
@@ -54,7 +57,7 @@ def start(
         is_replacing: see `step_order.StepOrder`.
     """
     global _measuring
-    _measuring = measuring = Measuring(StepClock(recorder, is_replacing=is_replacing), report_fault)
+    _measuring = measuring = Measuring(StepClock(recorder, is_replacing=is_replacing), recorder.reader, report_fault)
     os.register_at_fork(after_in_child=measuring.clock.switch_off)
     return measuring
 
@@ -66,6 +69,16 @@ def finish(*, has_error: bool) -> None:
             _measuring.clock.finish(has_error=has_error)
         except Exception as error:  # noqa: BLE001 - the boundary
             _measuring.fault("the end of the last step", error)
+
+
+def ask_recorder(kind: str, question: Callable[[RingReader], dict[str, float]]) -> dict[str, float]:
+    """What `question` finds in this process's recorder; empty where nothing is measured, or where it fails."""
+    if _measuring is not None:
+        try:
+            return question(_measuring.reader)
+        except Exception as error:  # noqa: BLE001 - the boundary
+            _measuring.report(kind, error)
+    return {}
 
 
 class _TraceStep:

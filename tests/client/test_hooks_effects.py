@@ -35,7 +35,7 @@ class Measured:
         self.faults: list[BaseException] = []
         self.table = OptimizerTable()
         clock = StepClock(self.recorder, now_ns=now_ns, is_replacing=self.table.is_replacing)
-        self.measuring = Measuring(clock, lambda _kind, error: self.faults.append(error))
+        self.measuring = Measuring(clock, self.recorder.reader, lambda _kind, error: self.faults.append(error))
         self.table.forget = clock.forget_optimizer
         self.patches = install(self.measuring, self.table)
         install_transfers(self.measuring, self.patches)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from traceml_client.protocol import environ
+from traceml_client.protocol import token_file as token_files
 from traceml_client.protocol.environ import DEFAULT_AGGREGATOR_PORT
 from traceml_client.protocol.errors import ConfigError, StoreError
 from traceml_daemon.errors import CannotStart, ReportError
@@ -68,10 +69,18 @@ def serve(
         flags, environ.snapshot(), serve_options.read_config_file(folder), folder=folder
     )
     if token_file_path is not None:
-        config = dataclasses.replace(config, token=serve_options.read_token_file(token_file_path))
+        config = dataclasses.replace(config, token=_read_token(token_file_path))
     environ.forget_token()
     run_dirs.make_logs_dir(config.logs_dir)
     replacing.become_daemon(config)
+
+
+def _read_token(path: Path) -> str:
+    """Raises ConfigError."""
+    token, exposure = token_files.read_token_file(path, source="--token-file"), token_files.exposure(path)
+    if exposure is not None:
+        print(f"traceml-daemon: {exposure}", file=sys.stderr)
+    return token
 
 
 @app.command("finalize")

@@ -27,6 +27,8 @@ class RunConfig:
     """The name by which launchers of other nodes ask for the run, where it differs from `run_name`."""
     token: str = field(default="", repr=False)
     """Empty: nobody is asked for a proof."""
+    is_token_offered: bool = False
+    """Nodes that cannot know it are let in without a proof, as long as not all nodes have given one."""
     nnodes: int = 1
     nproc_per_node: int = 0
     """0: the ranks will say."""
@@ -52,6 +54,7 @@ class RunConfig:
             run_dir=Path(launch.run_dir),
             asked_name=launch.asked_name,
             token=launch.token,
+            is_token_offered=launch.is_token_offered,
             nnodes=launch.nnodes,
             nproc_per_node=launch.nproc_per_node,
             finalize_timeout_s=launch.finalize_timeout_s,

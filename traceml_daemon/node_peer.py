@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 LOSS_GRACE_S: Final = 5.0
 """A launcher may come back within this time; as in the core's settings."""
+PROOF_GRACE_S: Final = 1.0
+"""A launcher reads the token once it knows which run it has joined, and connects again with its proof."""
 
 
 class NodePeer:
@@ -32,6 +34,8 @@ class NodePeer:
         self._session = session
         self._node = node
         self._connection = connection
+        if not node.has_proven:
+            session.clock.call_at(session.clock.now_s() + PROOF_GRACE_S, self._tell_unproven)
 
     def receive(self, message: ToDaemon) -> None:
         session, index = self._session, self._node.node_index
@@ -64,6 +68,15 @@ class NodePeer:
             self._session.apply(ev.NodeLost(node.node_index))
             clock = self._session.clock
             clock.call_at(clock.now_s() + LOSS_GRACE_S, self._tell_loss)
+
+    def _tell_unproven(self) -> None:
+        """It has had the time to find the token in the run folder."""
+        session, node = self._session, self._node
+        if session.roster.nodes.get(node.node_index) is node and not node.has_proven:
+            session.tell_owner(
+                f"telemetry of {_name(node)} is not authenticated: it does not share this run's folder;"
+                " set TRACEML_TOKEN or --token-file on all nodes"
+            )
 
     def _tell_loss(self) -> None:
         """The grace after a lost connection is over; it may be back, or have reported its end before."""

@@ -42,6 +42,8 @@ class NodeSlot:
     pid: int
     start_ticks: int
     connection: Connection | None = None
+    has_proven: bool = True
+    """That it knows the run's token."""
     has_sent_files: bool = False
     """It shares no file system with us."""
     num_file_bytes: int = 0
@@ -59,6 +61,7 @@ class Roster:
         self._max_slots = _MAX_ATTEMPTS_EACH * (_UNKNOWN_SIZE + config.nnodes * config.nproc_per_node)
         self.slots: dict[Incarnation, RankSlot] = {}
         self.nodes: dict[int, NodeSlot] = {}
+        self._has_unproven_ranks = False
         self._by_id: dict[int, RankSlot] = {}
         self._attempts: dict[tuple[int, int], int] = {}
         """Youngest attempt per (node, local rank)."""
@@ -73,11 +76,20 @@ class Roster:
 
     # --- nodes ----------------------------------------------------------------------------------------------------
 
-    def claim_node(self, hello: NodeHello) -> NodeSlot:
-        """The slot of this launcher; its old connection, if it has one, is still in it."""
+    def claim_node(self, hello: NodeHello, *, has_proven: bool = True) -> NodeSlot:
+        """The slot of this launcher; its old connection, if it has one, is still in it.
+
+        A slot goes to its first claimant, but one that has proven nothing gives way to one that has.
+        """
         _check_node(hello)
+        if not has_proven and self.num_proven_nodes >= self._config.nnodes:
+            raise NotAdmitted(messages.BAD_TOKEN, "all nodes of this run have proven that they know its token")
         index = self._index_of(hello)
         node = self.nodes.get(index)
+        if node is not None and not node.has_proven and has_proven and not node.is_process(hello):
+            if node.connection is not None:
+                node.connection.abort()
+            node = None
         if node is None:
             node = self.nodes[index] = NodeSlot(
                 node_index=index,
@@ -86,13 +98,25 @@ class Roster:
                 host=hello.host,
                 pid=hello.pid,
                 start_ticks=hello.start_ticks,
+                has_proven=has_proven,
             )
         elif not node.is_process(hello):
             raise NotAdmitted(
                 messages.SLOT_TAKEN, f"node rank {index} of this run is held by a launcher on {node.host}"
             )
         node.local_world_size = hello.local_world_size or node.local_world_size
+        node.has_proven |= has_proven
         return node
+
+    @property
+    def num_proven_nodes(self) -> int:
+        return sum(node.has_proven for node in self.nodes.values())
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether everybody who was let in, and whose slot was not taken back, has proven to know the token."""
+        is_everybody_proven = not self._has_unproven_ranks and self.num_proven_nodes == len(self.nodes)
+        return bool(self._config.token) and (not self._config.is_token_offered or is_everybody_proven)
 
     def _index_of(self, hello: NodeHello) -> int:
         if hello.node_rank != NUMBER_ME:
@@ -106,10 +130,15 @@ class Roster:
 
     # --- ranks ----------------------------------------------------------------------------------------------------
 
-    def claim_rank(self, hello: RankHello) -> RankSlot:
+    def claim_rank(self, hello: RankHello, *, has_proven: bool = True) -> RankSlot:
         """The slot of this process; its old connection, if it has one, is still in it."""
         _check_rank(hello)
         self._check_belongs(hello)
+        if not has_proven:
+            node = self.nodes.get(hello.node_index)
+            if node is None or node.has_proven:
+                raise NotAdmitted(messages.BAD_TOKEN, "its launcher knows the run's token, and it does not")
+            self._has_unproven_ranks = True
         incarnation = self._incarnation_of(hello)
         place = RankPlace(
             rank=hello.rank,

@@ -29,6 +29,8 @@ class Runs:
     def __init__(self, *, token: str, clock: Clock, holder: LeaseHolder, rejections: Rejections) -> None:
         self.sessions: dict[str, Session] = {}
         """By run id."""
+        self.is_token_offered = False
+        """Whether the one run that is served offers its token, see `RunConfig`."""
         self._token = token
         self._clock = clock
         self._holder = holder
@@ -59,12 +61,14 @@ class Runs:
 
     async def admit(self, hello: RankHello | NodeHello, nonce: bytes, connection: Connection) -> Peer:
         """As `server.Door`: nothing is opened or told to somebody who has not proven that he knows the token."""
-        if len(hello.run) > _MAX_RUN_TEXT or not is_proven(self._token, nonce, hello.proof, *_claims(hello)):
+        has_proven = is_proven(self._token, nonce, hello.proof, *_claims(hello))
+        is_excused = self.is_token_offered and not hello.proof
+        if len(hello.run) > _MAX_RUN_TEXT or not (has_proven or is_excused):
             raise NotAdmitted(messages.BAD_TOKEN, "the proof does not fit the run's token")
         session = await self.session_for(hello)
         if isinstance(hello, RankHello):
-            return session.admit_rank(hello, connection)
-        return session.admit_node(hello, connection)
+            return session.admit_rank(hello, connection, has_proven=has_proven)
+        return session.admit_node(hello, connection, has_proven=has_proven)
 
     async def session_for(self, hello: RankHello | NodeHello) -> Session:
         """The run that is meant. Raises NotAdmitted."""

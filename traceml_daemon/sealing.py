@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from traceml_client.protocol.launch import TOKEN_FILE
 from traceml_client.protocol.manifest import TelemetryFacts, rfc3339
 from traceml_client.protocol.messages import RunFinalized
 from traceml_daemon.core import events as ev
@@ -76,6 +77,7 @@ class Sealing:
         except Exception as error:  # noqa: BLE001 - the daemon's outermost boundary: the manifest is written regardless
             _log.error("finalization failed\n%s", traceback.format_exc())
             telemetry, reported = self._failed(command, f"{type(error).__name__}: {error}"), Reported()
+        session.files.submit((session.config.run_dir / TOKEN_FILE).unlink, True)  # where it was offered: it is over
         known = self._knowledge()
         session.manifest.finish(
             status=command.verdict.status,
@@ -185,7 +187,7 @@ class Sealing:
             times=times,
             warnings=session.all_warnings(),
             frames_rejected=session.num_frames_rejected,
-            is_authenticated=bool(session.config.token),
+            is_authenticated=session.roster.is_authenticated,
             storage_failure=session.store.failure,
         )
 

@@ -64,23 +64,6 @@ def _checked(config: ServeConfig) -> ServeConfig:
     return config
 
 
-def read_token_file(path: Path) -> str:
-    """The secret, without the newline at its end. Blocks.
-
-    Raises:
-        ConfigError: it cannot be read, or is empty; the text never shows what stands in it.
-    """
-    try:
-        token = path.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ConfigError(f"--token-file {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"--token-file {path} is no text") from None
-    if not token:
-        raise ConfigError(f"--token-file {path} is empty")
-    return token
-
-
 def read_config_file(folder: Path) -> dict[str, Any]:
     """traceml.toml's top level with hyphens in its keys; empty if the file is not there. Blocks.
 

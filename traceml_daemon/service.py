@@ -78,6 +78,7 @@ async def _serve_one(
     config = RunConfig.from_launch(launch)
     rejections = Rejections()
     runs = Runs(token=config.token, clock=clock, holder=holder, rejections=rejections)
+    runs.is_token_offered = config.is_token_offered
     tls = server_tls(launch.tls_cert, launch.tls_key)
     server = Server(runs, clock, rejections, max_connections=max_connections(), tls=tls)
     try:

@@ -56,6 +56,8 @@ async def _serve(config: ServeConfig, holder: LeaseHolder) -> None:
     try:
         port = await server.listen(config.bind_host, config.port)
         default = await runs.open_default() if config.run_name is not None else None
+        if default is not None:
+            await default.files.flush()  # whoever has read our ready line finds its manifest
         gc.freeze()
         with stop_on_signals(stopped.set):
             ready = ServeReady(

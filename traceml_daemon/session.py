@@ -112,10 +112,10 @@ class Session:
 
     # --- admission ------------------------------------------------------------------------------------------------
 
-    def admit_rank(self, hello: RankHello, connection: Connection) -> RankPeer:
+    def admit_rank(self, hello: RankHello, connection: Connection, *, has_proven: bool = True) -> RankPeer:
         """Let a rank in and welcome it. Raises NotAdmitted."""
         self._refuse_if_over()
-        slot = self.roster.claim_rank(hello)
+        slot = self.roster.claim_rank(hello, has_proven=has_proven)
         self._take_over(slot, connection)
         slot.hear(self.clock.wall_ns())
         self.keep(slot)
@@ -129,19 +129,25 @@ class Session:
         self.apply(ev.RankJoined(slot.incarnation, slot.place))
         return peer
 
-    def admit_node(self, hello: NodeHello, connection: Connection) -> NodePeer:
+    def admit_node(self, hello: NodeHello, connection: Connection, *, has_proven: bool = True) -> NodePeer:
         """Let a launcher in and welcome it. Raises NotAdmitted."""
         self._refuse_if_over()
-        node = self.roster.claim_node(hello)
+        node = self.roster.claim_node(hello, has_proven=has_proven)
         self._take_over(node, connection)
         peer = NodePeer(self, node, connection)
         connection.admit(peer)
         run_dir = str(self.config.run_dir)
         connection.send(Welcome(self.config.run_id, self.config.run_name, node.node_index, 0, (0, 0), run_dir))
+        self._note_authentication()
         if node.is_owner:
             self.store.put_meta("owner_node", str(node.node_index))
         self.apply(ev.NodeJoined(node.node_index, node.is_owner, node.local_world_size))
         return peer
+
+    def _note_authentication(self) -> None:
+        facts, is_authenticated = self.manifest.current.telemetry, self.roster.is_authenticated
+        if facts.authenticated != is_authenticated:
+            self.manifest.update(telemetry=msgspec.structs.replace(facts, authenticated=is_authenticated))
 
     def _refuse_if_over(self) -> None:
         if self.core.phase == "sealed":

@@ -12,7 +12,7 @@ from traceml_client.protocol import messages
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.manifest import TelemetryReason, TelemetryStatus
 from traceml_client.protocol.node import NodeReport
-from traceml_launch import own_daemon
+from traceml_launch import own_daemon, shared_token
 from traceml_launch.manifest_writer import ManifestWriter, telemetry_of
 from traceml_launch.node import Node
 from traceml_launch.outcome import MAX_FAILURE_LINES, DaemonEnd, TelemetryEnd, TrainingEnd, telemetry_after
@@ -49,6 +49,7 @@ async def close_run(node: Node, training: TrainingEnd, report: NodeReport, *, en
         return _attached(final)
     await node.telemetry.end_own(is_finalized=final is not None)
     run_dir = node.assignment.folder.run_dir
+    shared_token.remove(run_dir)
     stated = await _stated(node, final, run_dir, ended_s)
     _write_manifest(node, run_dir, training, report, stated)
     status, reason = stated or telemetry_of(run_dir) or ("failed", "finalization_error")

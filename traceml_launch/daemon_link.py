@@ -40,13 +40,14 @@ class DaemonLink:
         *,
         host: str,
         port: int,
-        token: str,
+        token: Callable[[], str],
         hello: Hello,
         on_salvage_ack: Callable[[messages.SalvageAck], None],
         on_notice: Callable[[str], None],
         trust: tuple[str, str] | None = None,
     ) -> None:
         """`trust`: (file, name) as in `TlsTrust`; null: nothing is encrypted. Raises ConfigError: it is not there."""
+        """`token` is asked on every connection: it may be found later than the daemon; empty: there is none."""
         loop = asyncio.get_running_loop()
         self.welcome: asyncio.Future[messages.Welcome] = loop.create_future()
         """Set at the first welcome; an exception (`Refused`, `ProtocolError`) where we are not let in."""
@@ -64,6 +65,7 @@ class DaemonLink:
         self._journal: list[bytes] = []
         self._writer: asyncio.StreamWriter | None = None
         self._num_silent_pings = 0
+        self._has_proven = False
         self._node_index: int | None = None
         """As the first welcome said: a daemon that was started again must not hand out another."""
         self._tasks = [loop.create_task(self._stay_connected()), loop.create_task(self._ping())]
@@ -90,6 +92,11 @@ class DaemonLink:
         """Another daemon listens there from now on: what its predecessor did not answer says nothing of it."""
         self._num_silent_pings = 0
         self.unresponsive.clear()
+
+    def prove(self) -> None:
+        """The token is known now: connect again with a proof, if this connection was made without one."""
+        if self._writer is not None and not self._has_proven:
+            self._writer.transport.abort()
 
     async def close(self) -> None:
         """Hang up. Legal twice."""
@@ -156,7 +163,9 @@ class DaemonLink:
         hello = self._hello()
         if self._node_index is not None:
             hello = msgspec.structs.replace(hello, node_rank=self._node_index)
-        proven = proof.prove(self._token, challenge.nonce, "node", hello.run, hello.node_rank)
+        token = self._token()
+        self._has_proven = bool(token)
+        proven = proof.prove(token, challenge.nonce, "node", hello.run, hello.node_rank)
         writer.write(encode(msgspec.structs.replace(hello, proof=proven)))
         answer = await frames.next()
         if isinstance(answer, messages.Refused):

@@ -11,7 +11,7 @@ from typing import Final
 from traceml_client.protocol import messages
 from traceml_client.protocol.errors import ProtocolError, Refused
 from traceml_client.protocol.handover import HandoverRequest
-from traceml_launch import worker_files
+from traceml_launch import shared_token, worker_files
 from traceml_launch.config import LaunchConfig
 from traceml_launch.console import Console
 from traceml_launch.foreground import Foreground
@@ -46,6 +46,9 @@ class Assignment:
     folder: RunFolder | None
     """Null for who joins a run of somebody else's: its folder is known later."""
     token: str
+    """Empty: none is known so far, see `Node.token`."""
+    is_token_offered: bool
+    """The user gave none; ours is for nodes that share the run folder."""
     nonce: str
     """Marks the processes of *this launcher*; the run id where the launcher made it."""
     warden: Warden
@@ -59,6 +62,7 @@ class Node:
         self.assignment = assignment
         self.config = config
         self.me = assignment.me
+        self._token = assignment.token
         self.terminals: dict[StreamName, TerminalWriter] = {"stdout": TerminalWriter(1), "stderr": TerminalWriter(2)}
         self.console = Console(self.terminals["stderr"], is_quiet=config.is_quiet, has_color=config.has_color)
         self.kernel = KernelEvidence()
@@ -103,11 +107,18 @@ class Node:
             node_index=place.node_index,
             daemon_host=self.telemetry.host,
             daemon_port=self.telemetry.port if self.telemetry.is_alive else 0,
-            token=self.assignment.token,
+            token=self.token(),
             trace_max_steps=self.config.trace_max_steps,
             has_streams=self.streams is not None and not self.config.are_streams_torchruns,
             tls_trust=self.config.tls_trust,
         )
+
+    def token(self) -> str:
+        """The run's secret as far as this node knows it; looked for where another node's run folder may be shared."""
+        config = self.config
+        if not self._token and config.is_multi_node and not config.attach:
+            self._token = shared_token.find(config)
+        return self._token
 
     def on_worker(self, worker: Worker) -> None:
         """A worker is about to get its pipes and ring."""
@@ -169,6 +180,10 @@ class Node:
         if self.streams is not None:
             self.streams.open_merged(place.node_dir)
         self.console.say(f"Run {place.run_name}: {place.run_dir}")
+        if place.is_shared and not self._token:
+            self._token = shared_token.read(place.run_dir)
+        if self._token and self.telemetry.link is not None:
+            self.telemetry.link.prove()
 
     def _hello(self) -> messages.NodeHello:
         config, folder = self.config, self.assignment.folder

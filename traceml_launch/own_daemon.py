@@ -23,13 +23,33 @@ REQUIRED_S: Final = 30.0
 """`--on-missing-aggregator raise`: how long a daemon, ours or another node's, may take to let us in."""
 
 
-def start(config: LaunchConfig, folder: RunFolder, me: LauncherIdentity, *, token: str, port: int = 0) -> DaemonProcess:
+def start(
+    config: LaunchConfig,
+    folder: RunFolder,
+    me: LauncherIdentity,
+    *,
+    token: str,
+    is_token_offered: bool = False,
+    port: int = 0,
+) -> DaemonProcess:
     """Start it; not waited for. Raises OSError.
 
     Args:
+        is_token_offered: the user gave no token; who shares the folder finds ours there.
         port: where its predecessor listened, which ranks were told; 0: as the launch wants it.
     """
-    order = launch.DaemonLaunch(
+    return DaemonProcess(
+        lambda config_fd, ready_fd: command.daemon_argv(python=sys.executable, config_fd=config_fd, ready_fd=ready_fd),
+        _order(config, folder, me, token=token, is_token_offered=is_token_offered, port=port),
+        environ=command.daemon_environment(environ=environ.snapshot(), run_id=folder.run_id),
+        stderr_path=folder.run_dir / launch.AGGREGATOR_STDERR_FILE,
+    )
+
+
+def _order(
+    config: LaunchConfig, folder: RunFolder, me: LauncherIdentity, *, token: str, is_token_offered: bool, port: int
+) -> launch.DaemonLaunch:
+    return launch.DaemonLaunch(
         run_name=folder.run_name,
         run_id=folder.run_id,
         run_dir=str(folder.run_dir),
@@ -45,16 +65,11 @@ def start(config: LaunchConfig, folder: RunFolder, me: LauncherIdentity, *, toke
         created_ns=me.started_ns,
         launcher_pid=me.pid,
         launcher_start_ticks=me.start_ticks,
+        is_token_offered=is_token_offered,
         asked_name=config.run_name,
         tls_cert="" if config.tls_key is None else str(config.tls_cert),
         tls_key="" if config.tls_key is None else str(config.tls_key),
         has_html=config.has_html,
-    )
-    return DaemonProcess(
-        lambda config_fd, ready_fd: command.daemon_argv(python=sys.executable, config_fd=config_fd, ready_fd=ready_fd),
-        order,
-        environ=command.daemon_environment(environ=environ.snapshot(), run_id=folder.run_id),
-        stderr_path=folder.run_dir / launch.AGGREGATOR_STDERR_FILE,
     )
 
 

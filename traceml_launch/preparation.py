@@ -12,8 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from traceml_client.protocol import environ
-from traceml_client.protocol.errors import ConfigError
+from traceml_client.protocol import environ, token_file
 from traceml_launch import arguments, settings, toml_file
 from traceml_launch.config import LaunchConfig
 
@@ -45,30 +44,21 @@ def prepare(words: Sequence[str]) -> LaunchConfig | None:
     config = settings.build(line, around)
     named = settings.token_file(line, around)
     if named is not None:
-        config = dataclasses.replace(config, token=read_token(named[1], source=named[0]))
+        config = _with_token(config, *named)
     _check_tls_files(config)
     return _without_telemetry_where_the_ranks_lack_us(config, around.environ)
+
+
+def _with_token(config: LaunchConfig, source: str, path: Path) -> LaunchConfig:
+    """Raises ConfigError."""
+    token = token_file.read_token_file(path, source=source)
+    exposure = token_file.exposure(path)
+    return dataclasses.replace(config, token=token, notices=(*config.notices, *filter(None, [exposure])))
 
 
 def new_run_name() -> str:
     """Time and a random id: sorts by age, and two launches of one second do not meet."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-
-
-def read_token(path: Path, *, source: str) -> str:
-    """The secret in the file, without blanks at its ends.
-
-    Raises:
-        ConfigError: it cannot be read or is empty.
-    """
-    try:
-        token = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ConfigError(f"{source}: {path} cannot be read: {reason}") from None
-    if not token:
-        raise ConfigError(f"{source}: {path} is empty")
-    return token
 
 
 def _check_tls_files(config: LaunchConfig) -> None:

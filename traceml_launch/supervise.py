@@ -19,7 +19,7 @@ from typing import Any, Final
 from traceml_client.protocol import environ, messages, proof
 from traceml_client.protocol.errors import ConfigError, ProtocolError, Refused
 from traceml_client.protocol.messages import Welcome
-from traceml_launch import command, ending, own_daemon, ownership, peer_folder, prctl, run_folder
+from traceml_launch import command, ending, own_daemon, ownership, peer_folder, prctl, run_folder, shared_token
 from traceml_launch.config import LaunchConfig
 from traceml_launch.daemon_process import DaemonProcess
 from traceml_launch.handover import HandoverServer
@@ -55,13 +55,15 @@ def run(config: LaunchConfig, *, torchrun_argv: Sequence[str] | None = None) -> 
         folder = run_folder.reserve(config, holder=me.lease_holder(), now_ns=me.started_ns)
     else:
         peer_folder.check_joinable(config, now_ns=me.started_ns)
+    offered = shared_token.offer(config, folder)
     warden = Warden.start()
     assignment = Assignment(
         config=config,
         me=me,
         is_owner=claim.is_owner,
         folder=folder,
-        token=config.token or ("" if config.is_multi_node or config.attach else proof.new_token()),
+        token=config.token or offered or ("" if config.is_multi_node or config.attach else proof.new_token()),
+        is_token_offered=bool(offered),
         nonce=folder.run_id if folder is not None else secrets.token_hex(16),
         warden=warden,
     )
@@ -128,27 +130,31 @@ class _Supervision:
 
     def _start_telemetry(self, node: Node) -> None:
         config, folder = self._assignment.config, self._assignment.folder
-        token = self._assignment.token
         if config.is_disabled:
             node.telemetry.disable()
         elif folder is not None:
             try:
                 start = functools.partial(self._start_daemon, node, folder)
-                node.telemetry.own(start, host=own_daemon.own_host(config), token=token)
+                node.telemetry.own(start, host=own_daemon.own_host(config), token=node.token)
             except OSError as error:
                 node.telemetry.fail(f"the aggregator cannot be started: {error.strerror}")
         else:
-            node.telemetry.join(host=config.aggregator_host, port=config.aggregator_port, token=token)
+            node.telemetry.join(host=config.aggregator_host, port=config.aggregator_port, token=node.token)
         if folder is not None:
             node.placement.own(folder, node.telemetry)
-        if config.is_multi_node and not token and not config.is_disabled and self._assignment.is_owner:
-            node.console.say("telemetry between nodes is not authenticated: no TRACEML_TOKEN and no --token-file")
 
     def _start_daemon(self, node: Node, folder: RunFolder, port: int) -> DaemonProcess:
         """The first daemon, or the next one after its death, with the port that was told. Raises OSError."""
         if port:
             hold_between(node, folder)
-        process = own_daemon.start(node.config, folder, node.me, token=self._assignment.token, port=port)
+        process = own_daemon.start(
+            node.config,
+            folder,
+            node.me,
+            token=self._assignment.token,
+            is_token_offered=self._assignment.is_token_offered,
+            port=port,
+        )
         node.spared.add(process.pid)
         self._assignment.warden.spare(process.pid)
         return process

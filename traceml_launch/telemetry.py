@@ -72,12 +72,12 @@ class Telemetry:
         """There is none, as the user wants it."""
         self._give_up("disabled")
 
-    def own(self, start: Start, *, host: str, token: str) -> None:
+    def own(self, start: Start, *, host: str, token: Callable[[], str]) -> None:
         """Start our own daemon, wait for its ready line, then keep it and a connection to it. Raises OSError."""
         self._own = KeptDaemon(start, on_problem=self._on_problem)
         self._watch = asyncio.get_running_loop().create_task(self._watch_own(self._own, host, token))
 
-    def join(self, *, host: str, port: int, token: str) -> None:
+    def join(self, *, host: str, port: int, token: Callable[[], str]) -> None:
         """Use a daemon that somebody else started, or will start."""
         self._open_link(host, port, token)
 
@@ -167,7 +167,7 @@ class Telemetry:
         if self._own is not None:
             self._own.close()
 
-    async def _watch_own(self, own: KeptDaemon, host: str, token: str) -> None:
+    async def _watch_own(self, own: KeptDaemon, host: str, token: Callable[[], str]) -> None:
         answer = await own.first_answer()
         if isinstance(answer, DaemonFailed):
             self.is_port_taken = answer.is_port_taken
@@ -181,7 +181,7 @@ class Telemetry:
             self._give_up(ending)
         self.ended.set()
 
-    def _open_link(self, host: str, port: int, token: str) -> DaemonLink:
+    def _open_link(self, host: str, port: int, token: Callable[[], str]) -> DaemonLink:
         self.host, self.port = host, port
         self.link = DaemonLink(
             host=host,

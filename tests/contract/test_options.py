@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from traceml_launch import cli, help_text, toml_file, torchrun_options
+from traceml_launch import cli, help_text, preparation, toml_file, torchrun_options
 from traceml_launch.arguments import split
 from traceml_launch.installed_torchrun import declared_options
 from traceml_launch.job_environment import JobEnvironment
@@ -200,10 +200,26 @@ def test_a_fault_that_the_demo_does_not_have(
     assert words in error
 
 
-def test_a_token_file_must_hold_something(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (elsewhere / "t").write_text(" \n")
+@pytest.mark.parametrize("content", [b" \n", b"one\ntwo\n", b"nul\0", b"\xff\xfe", b"x" * 5000])
+def test_a_token_file_must_hold_one_token(content: bytes, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (elsewhere / "t").write_bytes(content)
     assert cli.run_command(["--token-file", "t", "train.py"]) == 2
-    assert capsys.readouterr().err == f"traceml run: --token-file: {elsewhere / 't'} is empty\n"
+    error = capsys.readouterr().err
+    assert error.startswith(f"traceml run: --token-file {elsewhere / 't'} ")
+    assert error.count("\n") == 1
+    assert "two" not in error
+
+
+@pytest.mark.parametrize(("mode", "is_said"), [(0o600, False), (0o644, True)])
+def test_a_token_that_others_can_read_is_told(elsewhere: Path, mode: int, is_said: bool) -> None:
+    path = elsewhere / "t"
+    path.write_text("secret\n")
+    path.chmod(mode)
+    config = preparation.prepare(["--token-file", "t", "train.py"])
+    assert config is not None
+    assert config.token == "secret"
+    assert any("chmod 600" in notice for notice in config.notices) is is_said
+    assert all("secret" not in notice for notice in config.notices)
 
 
 def test_an_option_of_ours_is_never_one_that_torchrun_keeps_for_itself() -> None:

@@ -89,6 +89,7 @@ async def run_daemon(
     clock = clock or LoopClock()
     rejections = Rejections()
     runs = Runs(token=config.token, clock=clock, holder=HOLDER, rejections=rejections)
+    runs.is_token_offered = config.is_token_offered
     server = Server(runs, clock, rejections, **{"max_connections": 1000, "max_strangers": 100, **limits})
     try:
         session = await runs.open(config)

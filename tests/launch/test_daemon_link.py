@@ -38,7 +38,7 @@ def link_to(port: int, *, token: str = "a secret", node_rank: int = 0, is_owner:
     return DaemonLink(
         host="127.0.0.1",
         port=port,
-        token=token,
+        token=lambda: token,
         hello=hello_of(node_rank=node_rank, is_owner=is_owner),
         on_salvage_ack=lambda ack: None,
         on_notice=lambda text: None,

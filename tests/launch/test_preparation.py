@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from traceml_client.protocol.errors import ConfigError
+from traceml_client.protocol.token_file import read_token_file
 from traceml_launch.config import LaunchConfig
-from traceml_launch.preparation import new_run_name, prepare, read_token
+from traceml_launch.preparation import new_run_name, prepare
 from traceml_launch.values import is_run_name
 
 
@@ -51,13 +52,13 @@ def test_the_token_comes_from_its_file_before_its_variable(elsewhere: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [(None, "No such file"), (b"", "is empty"), (b"\xff\xfe", "it is no text")]
+    ("content", "reason"), [(None, "No such file"), (b"", "is empty"), (b"\xff\xfe", "one line of text")]
 )
 def test_a_token_that_cannot_be_read_names_its_source(elsewhere: Path, content: bytes | None, reason: str) -> None:
     if content is not None:
         (elsewhere / "token").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"^TRACEML_TOKEN_FILE: ") as caught:
-        read_token(elsewhere / "token", source="TRACEML_TOKEN_FILE")
+    with pytest.raises(ConfigError, match=r"^TRACEML_TOKEN_FILE ") as caught:
+        read_token_file(elsewhere / "token", source="TRACEML_TOKEN_FILE")
     assert reason in str(caught.value)
 
 

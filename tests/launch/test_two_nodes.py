@@ -68,6 +68,8 @@ def test_the_owner_sees_both_nodes_and_gets_the_other_ones_files(pair: Pair) -> 
     assert pair.folder(0).node(1)["exit_code"] == 3
     assert pair.folder(1).rank_stream(1, "stdout", node=1) == b"ready 1\n"
     assert not (pair.folder(1).path / "manifest.json").exists()
+    assert manifest["telemetry"]["authenticated"] is False
+    assert list(pair.logs[0].rglob("token")) == []
     assert b"Telemetry:" in ends[0].stderr
     assert b"Telemetry:" not in ends[1].stderr
 
@@ -79,7 +81,10 @@ def test_a_shared_folder_is_written_by_each_node_in_its_own_part(pair: Pair) -> 
         pair.let_go()
         assert [owner.finish().exit_code, peer.finish().exit_code] == [0, 0]
     folder = pair.folder(0)
-    assert folder.manifest()["status"] == "completed"
+    manifest = folder.manifest()
+    assert manifest["status"] == "completed"
+    assert manifest["telemetry"]["authenticated"] is True, "both have read the token in the shared folder"
+    assert list(folder.path.rglob("token")) == []
     assert [folder.node(node)["node_index"] for node in (0, 1)] == [0, 1]
     assert folder.rank_stream(1, "stdout", node=1) == b"ready 1\n"
 
@@ -95,8 +100,30 @@ def test_without_node_ranks_the_first_on_the_aggregators_host_owns_the_run(pair:
     assert sorted(b"Telemetry:" in each.stderr for each in ends) == [False, True]
     manifest = pair.folder(0).manifest()
     assert (manifest["status"], len(manifest["training"]["nodes"])) == ("completed", 2)
+    assert manifest["telemetry"]["authenticated"] is True
     reports = [pair.folder(0).report_of(each.process.pid) for each in (one, other)]
     assert sorted(report["node_index"] for report in reports if report is not None) == [0, 1]
+
+
+def test_a_node_that_cannot_know_the_token_is_told_of(pair: Pair) -> None:
+    with pair.start(0, WAITS) as owner, pair.start(1, WAITS) as peer:
+        both_ready(owner, peer)
+        owner.wait_for(lambda: b"node 1" in owner.stderr() and b"not authenticated" in owner.stderr(), "it is said")
+        pair.let_go()
+        assert [owner.finish().exit_code, peer.finish().exit_code] == [0, 0]
+    assert owner.stderr().count(b"not authenticated") == 1
+
+
+def test_a_token_is_found_also_where_the_runs_name_got_a_suffix(pair: Pair) -> None:
+    pair.logs[1] = pair.logs[0]
+    (pair.logs[0] / RUN_NAME).mkdir(parents=True)
+    (pair.logs[0] / RUN_NAME / "taken").touch()
+    with pair.start(0, WAITS) as owner, pair.start(1, WAITS) as peer:
+        both_ready(owner, peer)
+        pair.let_go()
+        assert [owner.finish().exit_code, peer.finish().exit_code] == [0, 0]
+    manifest = RunFolder(pair.logs[0] / f"{RUN_NAME}-2").manifest()
+    assert (manifest["status"], manifest["telemetry"]["authenticated"]) == ("completed", True)
 
 
 def test_the_owner_says_that_another_nodes_torchrun_was_killed_while_its_own_goes_on(pair: Pair) -> None:

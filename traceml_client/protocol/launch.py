@@ -30,6 +30,8 @@ class DaemonLaunch(msgspec.Struct, frozen=True):
     created_ns: int
     launcher_pid: int
     launcher_start_ticks: int
+    is_token_offered: bool = False
+    """The token stands in the run folder: nodes that do not share it are let in without a proof, and it is told."""
     asked_name: str = ""
     """The run name that launchers of other nodes ask for: without the suffix of a derived name that was taken."""
     tls_cert: str = ""
@@ -65,6 +67,8 @@ DATABASE_FILE = "telemetry.sqlite"
 TRAINING_STDOUT_FILE = "training.stdout.log"
 TRAINING_STDERR_FILE = "training.stderr.log"
 AGGREGATOR_DIR = "aggregator"
+TOKEN_FILE = "aggregator/token"
+"""Of a live run on several nodes whose user gave no secret."""
 AGGREGATOR_STDERR_FILE = "aggregator/process.stderr.log"
 
 

@@ -105,6 +105,23 @@ def compare_command(
     return code
 
 
+@app.command("diagnose")
+def diagnose_command(
+    what: Annotated[
+        list[str], typer.Argument(metavar="RUN|LOG...|-", help=f"log files, one or more for each node; or {_RUN_HELP}")
+    ],
+    logs_dir: _LogsDir = None,
+    is_json: Annotated[bool, typer.Option("--json", help="one JSON document")] = False,
+) -> int:
+    """Which rank failed first, and why: of a run, or of the log files of any torchrun job."""
+    from traceml_daemon import diagnosing
+
+    run_dir = None
+    if len(what) == 1 and what[0] != diagnosing.STDIN and not Path(what[0]).is_file():
+        run_dir = run_folder(what[0], logs_dir)
+    return diagnosing.diagnose(what, run_dir, is_json=is_json)
+
+
 @app.command()
 def prune(
     logs_dir: _LogsDir = None,

@@ -17,13 +17,14 @@ OFFLINE_COMMANDS = {
     "status": "The state of a live or past run.",
     "view": "Print a run's report again; make it first where nobody did.",
     "compare": "What changed between two runs, with a verdict; of a folder of runs a table.",
+    "diagnose": "Which rank failed first, and why: of a run, or of log files of any torchrun job.",
     "prune": "Remove old run folders, never a live one.",
     "explain": "Look up a cause of failure, an exit code or a signal: what it means and what to do.",
     "verify": "Check here whether the diagnosed cause of a failed run is still there.",
 }
 """The daemon's own commands about runs that are there, mounted when one is asked for."""
 COMMANDS = ("run", "serve", "demo", *OFFLINE_COMMANDS)
-LATER_COMMANDS = ("diagnose", "stacks")
+LATER_COMMANDS = ("stacks",)
 
 
 def main() -> int:

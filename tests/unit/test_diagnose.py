@@ -1,0 +1,97 @@
+"""`traceml diagnose` as a person meets it: files, folders, standard input, exit codes, one line for what is no log."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from traceml_launch import cli
+
+OUT_OF_MEMORY = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/data/job/train.py", line 7, in <module>
+[rank1]:     main()
+[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79 GiB.
+[rank0]: RuntimeError: [pair.cc:553] Connection closed by peer [192.0.2.1]:411
+"""
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["traceml", "diagnose", *words])
+    return cli.main()
+
+
+def test_names_rank_cause_and_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(OUT_OF_MEMORY)
+    assert run(monkeypatch, "--json", str(log)) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["category"], answer["confidence"], answer["initiating_rank"]) == ("cuda_oom", "confirmed", 1)
+    assert answer["evidence"][0]["line"] == 4
+    assert answer["evidence"][0]["file"] == str(log)
+    assert answer["collateral"] == [{"rank": 0, "reason": "peer_lost"}]
+    assert answer["next_step"]
+    assert run(monkeypatch, str(log)) == 0
+    assert "Rank 1 raised OutOfMemoryError" in capsys.readouterr().out.splitlines()[0]
+
+
+def test_several_files_are_several_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.log").write_text(OUT_OF_MEMORY.splitlines()[-1] + "\n")
+    (tmp_path / "b.log").write_text("\n".join(OUT_OF_MEMORY.splitlines()[:-1]) + "\n")
+    assert run(monkeypatch, "--json", str(tmp_path / "a.log"), str(tmp_path / "b.log")) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["initiating_rank"] == 1
+    assert answer["evidence"][0]["file"] == str(tmp_path / "b.log")
+
+
+def test_reads_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(OUT_OF_MEMORY.encode())))
+    assert run(monkeypatch, "-", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["category"] == "cuda_oom"
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0\0ChildFailedError: \nfailed\n" + b"x" * 100])
+def test_a_log_that_does_not_hold_the_cause_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(content)
+    assert run(monkeypatch, "--json", str(log)) == 3
+    assert json.loads(capsys.readouterr().out)["category"] == "insufficient_evidence"
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [(None, "no run"), (b"\x00\x01\x02\x03" * 100, "is no text"), (b"\x1f\x8b\x08\x00", "is compressed")],
+)
+def test_what_is_no_log_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: bytes | None,
+    complaint: str,
+) -> None:
+    log = tmp_path / "train.log"
+    if content is not None:
+        log.write_bytes(content)
+    assert run(monkeypatch, str(log)) == 2
+    printed = capsys.readouterr()
+    assert complaint in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+
+
+def test_a_missing_file_among_others_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.log").write_text(OUT_OF_MEMORY)
+    assert run(monkeypatch, str(tmp_path / "a.log"), str(tmp_path / "b.log")) == 2
+    assert str(tmp_path / "b.log") in capsys.readouterr().err

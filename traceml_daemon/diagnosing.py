@@ -1,0 +1,112 @@
+"""`traceml diagnose`: reads log files in pieces, or a run folder, and prints what failed first. Blocks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from traceml_client.protocol.errors import StoreError
+from traceml_client.protocol.manifest import encode_json
+from traceml_daemon.report.form import FailureReport
+from traceml_daemon.sign_files import load_book
+from traceml_daemon.triage.blame import judge
+from traceml_daemon.triage.observations import Observations
+from traceml_daemon.triage.reader import LogReader, Screen
+from traceml_daemon.triage_report import build_report
+
+EXIT_FOUND: Final = 0
+EXIT_UNKNOWN: Final = 3
+_CHUNK_BYTES: Final = 1 << 20
+_LARGE_BYTES: Final = 4 << 20
+"""From here on numpy's import pays."""
+STDIN: Final = "-"
+FAILURE_FILE: Final = "failure_report.json"
+
+
+def diagnose(names: Sequence[str], run_dir: Path | None = None, *, is_json: bool) -> int:
+    """Print the diagnosis of these log files or standard input, or of this run; return the exit code.
+
+    Raises:
+        StoreError: one of them cannot be read, or is no log.
+    """
+    report = _diagnose_logs(names) if run_dir is None else _diagnose_run(run_dir)
+    text = encode_json(report).decode() if is_json else _as_text(report)
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    return EXIT_UNKNOWN if report.confidence == "unknown" else EXIT_FOUND
+
+
+def _diagnose_run(run_dir: Path) -> FailureReport:
+    """As its daemon found; of a run without a report, what its nodes' streams tell."""
+    try:
+        return msgspec.json.decode((run_dir / FAILURE_FILE).read_bytes(), type=FailureReport)
+    except FileNotFoundError:
+        streams = sorted(run_dir.glob("nodes/*/training.*.log")) + sorted(run_dir.glob("nodes/*/ranks/*/*/std*.log"))
+        names = [str(path) for path in streams if path.stat().st_size]
+        return _diagnose_logs(names)
+    except (OSError, msgspec.DecodeError) as error:
+        raise StoreError(f"{run_dir / FAILURE_FILE}: {error}") from None
+
+
+def _diagnose_logs(names: Sequence[str]) -> FailureReport:
+    seen, book = Observations(), load_book()
+    for index, name in enumerate(names):
+        chunks = _chunks(name)
+        first = next(chunks, b"")
+        _refuse_binary(name, first)
+        reader = LogReader(index, book, seen, screen=_screen(name, len(first)))
+        reader.feed(first)
+        for chunk in chunks:
+            reader.feed(chunk)
+        reader.finish()
+    return build_report(judge(seen), names)
+
+
+def _chunks(name: str) -> Iterator[bytes]:
+    """Raises StoreError."""
+    try:
+        if name == STDIN:
+            yield from _read(sys.stdin.buffer)
+            return
+        path = Path(name)
+        if path.is_dir():
+            raise StoreError(f"{name} is a folder without a run")
+        with path.open("rb") as file:
+            yield from _read(file)
+    except OSError as error:
+        raise StoreError(f"{name}: {error.strerror or error}") from None
+
+
+def _read(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(_CHUNK_BYTES):
+        yield chunk
+
+
+def _refuse_binary(name: str, start: bytes) -> None:
+    """Some NULs are what a crash leaves in a log; a file of them is none. Raises StoreError."""
+    sample = start[:65536]
+    if sample.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"(\xb5/\xfd", b"PK\x03\x04")):
+        raise StoreError(f"{name} is compressed: unpack it first, or pipe it in: zcat {name} | traceml diagnose -")
+    odd = sample.translate(None, delete=bytes(range(32, 256)) + b"\t\n\r\x1b\f\b")
+    if len(odd) > 0.3 * len(sample):
+        raise StoreError(f"{name} is no text: {len(odd)} of its first {len(sample)} bytes are control characters")
+
+
+def _screen(name: str, num_bytes: int) -> Screen | None:
+    if num_bytes < _CHUNK_BYTES:
+        return None
+    if name != STDIN and Path(name).stat().st_size < _LARGE_BYTES:
+        return None
+    from traceml_daemon.triage.reader import wanted_words
+    from traceml_daemon.triage.screen import build_screen
+
+    return build_screen(wanted_words(load_book()))
+
+
+def _as_text(report: FailureReport) -> str:
+    from traceml_daemon.report.text import failure_text
+
+    return failure_text(report)

@@ -1,0 +1,156 @@
+"""Which rank failed first, and of what: the rules, in their order. Pure.
+
+1. A record of the kernel or of a device about a process decides.
+2. An original error beats every consequence; the earliest one wins, and a tie names no rank.
+3. What came after a stop from outside, in the same stream, is a consequence of the stop.
+4. A crash or a kill beats what its peers say about it.
+5. A collective that timed out: who did not arrive is a suspect, and named only if something says so.
+6. Only lost peers: the initiator is not in these logs. Nothing but wrappers: the evidence is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from traceml_daemon.triage.causes import Cause, Tier, is_consequence
+from traceml_daemon.triage.consequences import complete
+from traceml_daemon.triage.deaths import blame_crash, blame_exit, blame_kill
+from traceml_daemon.triage.ends import first_end
+from traceml_daemon.triage.observations import Observations, Place
+from traceml_daemon.triage.verdict import BY_SIGNAL, Findings, Verdict, places_of
+from traceml_daemon.triage.waiting import blame_communication
+
+_CLEAR_LEAD_S: Final = 2.0
+"""Between two raises; loggers differ by less, and a rank that fails of another one often takes less."""
+_MANY_AGENTS: Final = 3
+"""So many launchers in one log that got the same signal were stopped by something above them."""
+
+
+def judge(seen: Observations) -> Verdict:
+    """Apply the rules."""
+    found = Findings(seen)
+    verdict = (
+        _blame_causes(found)
+        or blame_kill(found)
+        or blame_communication(found)
+        or blame_exit(found)
+        or _without_cause(found)
+    )
+    complete(verdict, found)
+    return verdict
+
+
+def _blame_causes(found: Findings) -> Verdict | None:
+    """Records, original errors, crashes, stops from outside."""
+    stops = _stops(found)
+    causes = [cause for cause in found.causes if not is_consequence(cause) and cause.tier != Tier.EXTERNAL]
+    first_stop = min(stops, key=lambda cause: cause.order, default=None)
+    if first_stop is not None:
+        causes = [cause for cause in causes if not _is_after(cause.place, first_stop)]
+    originals = [cause for cause in causes if cause.tier <= Tier.FABRIC]
+    if originals:
+        return _of_originals(originals)
+    crash = blame_crash(found, [cause for cause in causes if cause.tier == Tier.CRASH])
+    if crash is not None and (first_stop is None or not _is_after(crash.evidence[0], first_stop)):
+        return crash
+    return _of_stop(stops, found) if stops else None
+
+
+def _of_originals(causes: list[Cause]) -> Verdict:
+    tier = min(cause.tier for cause in causes)
+    group = [cause for cause in causes if cause.tier == tier]
+    lasting = [cause for cause in group if not cause.is_weak] or group
+    specific = [cause for cause in lasting if cause.category != "python_exception"]
+    first = (specific if _is_explained_by(specific, lasting) else lasting)[0]
+    alike = [cause for cause in lasting if cause.signature == first.signature]
+    others = [cause for cause in lasting if cause.rank != first.rank or cause.rank is None]
+    verdict = Verdict(first.category, "confirmed" if first.is_stated else "likely", initiator=first)
+    verdict.evidence = [first.place, *first.support]
+    verdict.num_alike = len(alike)
+    verdict.rank = _rank_of(first, alike, others)
+    if verdict.rank is None and len({cause.category for cause in others}) > 1 and first.is_stated:
+        verdict.confidence = "likely"
+    return verdict
+
+
+def _is_explained_by(specific: list[Cause], everything: list[Cause]) -> bool:
+    """A sign beside a plain exception of nobody, or of the same rank, says what the exception does not."""
+    plain = [cause for cause in everything if cause.category == "python_exception"]
+    if not specific or not plain:
+        return bool(specific)
+    return plain[0].rank is None or any(cause.rank in (None, plain[0].rank) for cause in specific)
+
+
+def _rank_of(first: Cause, alike: list[Cause], others: list[Cause]) -> int | None:
+    """The rank of the first cause, if it is known and no other rank may have been earlier."""
+    if first.tier == Tier.FABRIC:
+        return None
+    ranks = {cause.rank for cause in alike}
+    if len(ranks) > 1:
+        return _earliest(alike)
+    if not first.is_attributed and sum(1 for cause in alike if not cause.is_attributed) > 1:
+        return None
+    rivals = [cause for cause in others if cause.rank is not None and cause.rank != first.rank]
+    return first.rank if not rivals or first.rank is None else _earliest([first, *rivals])
+
+
+def _earliest(causes: Sequence[Cause]) -> int | None:
+    """By the clocks, if they tell the ranks apart; the order of lines alone proves nothing."""
+    if any(cause.time is None or cause.rank is None for cause in causes):
+        return None
+    timed = sorted(causes, key=lambda cause: cause.time or 0.0)
+    other = next((cause for cause in timed if cause.rank != timed[0].rank), None)
+    if other is None or (other.time or 0.0) - (timed[0].time or 0.0) < _CLEAR_LEAD_S:
+        return None
+    return timed[0].rank
+
+
+def _stops(found: Findings) -> list[Cause]:
+    """Signals to torchrun itself, and what schedulers say."""
+    causes = [cause for cause in found.causes if cause.tier == Tier.EXTERNAL]
+    for one in found.seen.signals:
+        if one.direction == "received" and one.number in BY_SIGNAL:
+            category = BY_SIGNAL[one.number][0]
+            causes.append(Cause(category, True, one.place, None, False, None, category, tier=Tier.EXTERNAL))
+    return causes
+
+
+def _of_stop(stops: list[Cause], found: Findings) -> Verdict:
+    """A reason that somebody gives beats the bare signal."""
+    named = [cause for cause in stops if cause.category != "sigterm_unattributed"] or stops
+    stated = [cause for cause in named if cause.is_stated] or named
+    first = min(stated, key=lambda cause: cause.order)
+    agents = {one.agent_pid for one in found.seen.signals if one.direction == "received"}
+    if first.category == "sigterm_unattributed" and len(agents) >= _MANY_AGENTS:
+        verdict = Verdict("collateral_only", "unknown")
+        verdict.note = (
+            f"{len(agents)} launchers were stopped together from outside; what came first is not in these logs"
+        )
+    else:
+        verdict = Verdict(first.category, "confirmed" if first.is_stated else "likely")
+    verdict.evidence = [cause.place for cause in sorted(stated, key=lambda cause: cause.order)[:3]]
+    return verdict
+
+
+def _without_cause(found: Findings) -> Verdict:
+    """Only consequences, only wrappers, or nothing at all."""
+    seen = found.seen
+    lost = [cause for cause in found.causes if cause.tier == Tier.PEER]
+    first = first_end(found.unexplained_ends())
+    if lost and (first is None or not found.ends):
+        return Verdict("collateral_only", "unknown", evidence=[cause.place for cause in lost[:4]])
+    if found.ends or seen.wrappers or seen.exits or lost:
+        verdict = Verdict("insufficient_evidence", "unknown", first.rank if first else None)
+        verdict.exit_code = first.code if first else None
+        ends = [first] if first is not None else found.ends[:3]
+        verdict.evidence = [place for end in ends for place in places_of(end)]
+        verdict.evidence = verdict.evidence or [one.place for one in seen.exits[:2]] or seen.wrappers[:1]
+        return verdict
+    if seen.suspects or not seen.progress:
+        return Verdict("insufficient_evidence", "unknown", evidence=seen.suspects[:3])
+    return Verdict("ok", "likely", evidence=seen.progress[:1])
+
+
+def _is_after(place: Place, stop: Cause) -> bool:
+    return place.file == stop.place.file and place.line > stop.place.line

@@ -1,0 +1,208 @@
+"""Observations to candidate causes: each exception, sign and exit with its category, its weight and its rank."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+
+from traceml_daemon.triage.ends import End, first_end, only_worker
+from traceml_daemon.triage.observations import Hit, Observations, Place, Raised
+from traceml_daemon.triage.reader import is_agents
+
+
+class Tier(IntEnum):
+    """What beats what; the smallest wins."""
+
+    RECORD = 0
+    """The kernel or the device says what happened to a process."""
+    ORIGINAL = 1
+    FABRIC = 2
+    CRASH = 3
+    EXTERNAL = 4
+    KILL = 5
+    SYSTEM = 6
+    """A communication library failed without saying whose fault it was."""
+    TIMEOUT = 7
+    RENDEZVOUS = 8
+    EXIT = 9
+    AGENT = 10
+    PEER = 11
+
+
+_TIERS: Final = {
+    "host_oom_kill": Tier.RECORD,
+    "gpu_hardware": Tier.RECORD,
+    "network_fabric": Tier.FABRIC,
+    "segfault": Tier.CRASH,
+    "abort": Tier.CRASH,
+    "illegal_instruction": Tier.CRASH,
+    "preempted_or_cancelled": Tier.EXTERNAL,
+    "sigterm_unattributed": Tier.EXTERNAL,
+    "hangup": Tier.EXTERNAL,
+    "interrupted": Tier.EXTERNAL,
+    "hang": Tier.EXTERNAL,
+    "sigkill_unattributed": Tier.KILL,
+    "nccl_system_error": Tier.SYSTEM,
+    "collective_timeout": Tier.TIMEOUT,
+    "rendezvous_failed": Tier.RENDEZVOUS,
+    "nonzero_exit": Tier.EXIT,
+    "agent_failure": Tier.AGENT,
+    "collateral_only": Tier.PEER,
+}
+_EXIT_LINES: Final = frozenset({"bad_cli_args", "file_not_found", "import_error"})
+"""Python and argparse say these in a line without a traceback, and exit."""
+_WRAPPERS: Final = frozenset(
+    {"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException", "SystemExit"}
+)
+
+
+@dataclass(slots=True)
+class Cause:
+    """One thing that may be the reason of the failure."""
+
+    category: str
+    is_stated: bool
+    place: Place
+    rank: int | None
+    is_attributed: bool
+    """The rank is that of the line itself, not concluded from exits."""
+    time: float | None
+    signature: str
+    raised: Raised | None = None
+    end: End | None = None
+    support: list[Place] = field(default_factory=list)
+    tier: Tier = Tier.ORIGINAL
+    is_weak: bool = False
+    """Printed, but not what ended its process: in a thread, or logged while the job went on."""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.place.file, self.place.line
+
+
+def tier_of(category: str, *, is_record: bool = False) -> Tier:
+    if is_record and category in ("preempted_or_cancelled", "sigterm_unattributed"):
+        return Tier.EXTERNAL
+    return _TIERS.get(category, Tier.ORIGINAL)
+
+
+def causes_of(seen: Observations) -> list[Cause]:
+    """Every exception and sign that may be a cause, in the order of the files."""
+    superseded = {id(raised.earlier) for raised in seen.raised if raised.earlier is not None}
+    causes = [_of_raised(raised) for raised in seen.raised if id(raised) not in superseded]
+    causes += [_of_hit(hit) for hit in seen.hits if not hit.is_support]
+    return sorted((cause for cause in causes if cause is not None), key=lambda cause: cause.order)
+
+
+def _of_hit(hit: Hit) -> Cause:
+    return Cause(
+        category=hit.category,
+        is_stated=hit.is_stated,
+        place=hit.place,
+        rank=hit.rank,
+        is_attributed=hit.rank is not None,
+        time=hit.time,
+        signature=hit.category,
+        tier=tier_of(hit.category, is_record=hit.is_record),
+    )
+
+
+def _of_raised(raised: Raised) -> Cause | None:
+    chain = raised.chain()
+    if raised.is_ignored or is_wrapper(raised):
+        return None
+    best = best_hit([hit for member in chain for hit in member.hits])
+    if best is None or best.is_support:
+        category, is_stated = (best.category, False) if best else ("python_exception", True)
+        category = "agent_failure" if best is None and is_agents(raised) else category
+    else:
+        category, is_stated = best.category, best.is_stated
+    if category in ("segfault", "abort", "bus_error_shm", "illegal_instruction") and _is_all_agents(raised):
+        category, is_stated = "agent_failure", True
+    is_stated = is_stated and (raised.has_header or bool(raised.frames) or bool(raised.message))
+    rank, is_attributed = _own_rank(raised, best)
+    place = best.place if best is not None else raised.place
+    return Cause(
+        category=category,
+        is_stated=is_stated,
+        place=place,
+        rank=rank,
+        is_attributed=is_attributed,
+        time=raised.time,
+        signature=f"{category} {raised.type} {_folded(raised.message)}",
+        raised=raised,
+        support=[raised.place] if raised.place != place else [],
+        tier=tier_of(category),
+        is_weak=raised.is_in_thread,
+    )
+
+
+def best_hit(hits: list[Hit]) -> Hit | None:
+    """The sign that decides: of the highest priority, of those the first; weak ones only if there is no other."""
+    strong = [hit for hit in hits if not hit.is_support] or hits
+    return max(strong, key=lambda hit: (hit.priority, hit.is_stated), default=None)
+
+
+def is_wrapper(raised: Raised) -> bool:
+    """It says only that another process failed."""
+    if raised.short_type in _WRAPPERS:
+        return True
+    if raised.short_type != "CalledProcessError":
+        return False
+    return "--local" in raised.message or re.search(r"launch|accelerate", "".join(raised.frames)) is not None
+
+
+def _is_all_agents(raised: Raised) -> bool:
+    frames = [frame.replace("\\", "/") for frame in raised.frames]
+    return bool(frames) and all(re.search(r"torch/distributed/|runpy|bin/torchrun", frame) for frame in frames)
+
+
+def _own_rank(raised: Raised, best: Hit | None) -> tuple[int | None, bool]:
+    if raised.is_in_table:
+        return raised.label_rank, raised.label_rank is not None
+    rank = raised.speaker.rank
+    if rank is None and best is not None:
+        rank = best.rank
+    return rank, rank is not None
+
+
+def _folded(message: str) -> str:
+    first = message.strip().partition("\n")[0][:200]
+    return re.sub(r"0x[0-9a-f]+|\d+(?:\.\d+)?|/[^\s'\":]+", "#", first)
+
+
+def is_consequence(cause: Cause) -> bool:
+    return cause.tier in (Tier.PEER, Tier.TIMEOUT)
+
+
+def _is_a_ranks(cause: Cause) -> bool:
+    """Whether a single rank did it, in a process that ended of it."""
+    if cause.tier in (Tier.RENDEZVOUS, Tier.AGENT, Tier.EXTERNAL, Tier.FABRIC):
+        return False
+    if cause.raised is None:
+        return cause.tier == Tier.CRASH or cause.category in _EXIT_LINES
+    return not is_agents(cause.raised)
+
+
+def conclude_ranks(causes: list[Cause], ends: list[End], seen: Observations) -> None:
+    """Give the causes without a rank of their own the one that the exits, labels or a single worker leave."""
+    explained = {cause.rank for cause in causes if is_consequence(cause) and cause.rank is not None}
+    open_ends = [end for end in ends if end.rank is None or end.rank not in explained]
+    nobodys = [cause for cause in causes if is_consequence(cause) and cause.rank is None and cause.raised is not None]
+    may_be_a_peers = seen.is_multinode and bool(nobodys)
+    """An exit may belong to an error of a lost peer that names no rank."""
+    times = Counter(cause.signature for cause in causes if not cause.is_attributed)
+    for cause in causes:
+        if cause.rank is not None or not _is_a_ranks(cause):
+            continue
+        raised = cause.raised
+        if raised is not None and raised.label_rank is not None and not seen.is_multinode:
+            cause.rank = raised.label_rank
+        elif raised is not None and raised.speaker.task is not None and not ends and not seen.wrappers:
+            cause.rank = raised.speaker.task
+        elif times[cause.signature] == 1 and not is_consequence(cause) and not may_be_a_peers:
+            one = first_end(open_ends)
+            cause.rank = one.rank if one is not None else only_worker(seen)

@@ -1,0 +1,90 @@
+"""Rules for processes that ended without an exception: crashes, kills, exit codes."""
+
+from __future__ import annotations
+
+from traceml_daemon.triage.causes import Cause, Tier
+from traceml_daemon.triage.ends import End, first_end, only_worker, signal_of
+from traceml_daemon.triage.observations import Place
+from traceml_daemon.triage.verdict import BY_SIGNAL, Confidence, Findings, Verdict, places_of
+
+_CRASHES = frozenset({4, 6, 7, 8, 11})
+_STOPS = frozenset({1, 2, 15})
+
+
+def blame_crash(found: Findings, words: list[Cause]) -> Verdict | None:
+    """A process that died of its own fault: by its exit, by its last words, or both.
+
+    An abort after a time-out is the watchdog's, which ends the ranks that waited.
+    """
+    is_waiting = any(cause.tier == Tier.TIMEOUT for cause in found.causes) or bool(found.seen.watchdogs)
+    crashed = [end for end in found.ends if signal_of(end.code) in _CRASHES and not end.is_by_agent]
+    if is_waiting:
+        crashed = [end for end in crashed if signal_of(end.code) != 6]
+        words = [cause for cause in words if cause.category != "abort"]
+    crashed = [end for end in crashed if signal_of(end.code) != 6] or crashed
+    if crashed:
+        return _of_ends(found, crashed, words)
+    if words:
+        first = words[0]
+        rank = first.rank if len({cause.rank for cause in words}) == 1 else None
+        return Verdict(first.category, "confirmed" if first.is_stated else "likely", rank, evidence=[first.place])
+    for one in found.seen.exits:
+        number = signal_of(one.code)
+        if one.source in ("launcher", "scheduler") and number in _CRASHES and not (number == 6 and is_waiting):
+            category, confidence = BY_SIGNAL[number]
+            return Verdict(category, confidence, only_worker(found.seen), one.code, evidence=[one.place])
+    return None
+
+
+def _of_ends(found: Findings, crashed: list[End], words: list[Cause]) -> Verdict | None:
+    first = first_end(found.ends)
+    if first is None or first not in crashed:
+        first = crashed[0] if len(crashed) == 1 and (first is None or first.code in (1, -6)) else None
+    numbers = {signal_of(end.code) for end in crashed}
+    if first is None and len(numbers) > 1:
+        return None
+    number = signal_of(first.code) if first is not None else numbers.pop()
+    category, confidence = BY_SIGNAL[number]
+    specific = next((cause.category for cause in words if cause.category != "abort"), None)
+    if number == 6:
+        category, confidence = _of_abort(specific, has_words=bool(words), is_one=first is not None)
+    evidence = [cause.place for cause in words[:2]]
+    evidence += [place for end in ([first] if first is not None else crashed) for place in places_of(end)]
+    rank = first.rank if first is not None else None
+    return Verdict(category, confidence, rank, crashed[0].code, evidence=evidence)
+
+
+def _of_abort(specific: str | None, *, has_words: bool, is_one: bool) -> tuple[str, Confidence]:
+    if specific is not None:
+        return specific, "confirmed"
+    if has_words:
+        return "abort", "confirmed" if is_one else "likely"
+    return "abort", "likely" if is_one else "unknown"
+
+
+def blame_kill(found: Findings) -> Verdict | None:
+    """Processes that were ended: by SIGKILL, or by a SIGTERM that torchrun did not send."""
+    killed = [end for end in found.ends if signal_of(end.code) == 9 and not end.is_by_agent]
+    first = first_end(found.ends)
+    if killed:
+        one = first if first in killed else killed[0] if len(killed) == 1 else None
+        evidence: list[Place] = [place for end in killed[:3] for place in places_of(end)]
+        return Verdict("sigkill_unattributed", "unknown", one.rank if one else None, killed[0].code, evidence=evidence)
+    for report in found.seen.exits:
+        if report.source in ("launcher", "scheduler") and signal_of(report.code) == 9:
+            rank = only_worker(found.seen)
+            return Verdict("sigkill_unattributed", "unknown", rank, report.code, evidence=[report.place])
+    ended = [end for end in found.ends if signal_of(end.code) in _STOPS and not end.is_by_agent]
+    if ended and first is ended[0] and not any(cause.tier == Tier.TIMEOUT for cause in found.causes):
+        category, confidence = BY_SIGNAL[signal_of(first.code)]
+        return Verdict(category, confidence, first.rank, first.code, evidence=places_of(first))
+    return None
+
+
+def blame_exit(found: Findings) -> Verdict | None:
+    """A worker exited with a code of its own, and is only known by it."""
+    end = found.end_with_code()
+    if end is None:
+        return None
+    category = "command_not_found" if end.code in (126, 127) else "nonzero_exit"
+    return Verdict(category, "likely", end.rank, end.code, evidence=places_of(end))

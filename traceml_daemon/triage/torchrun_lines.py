@@ -1,0 +1,179 @@
+"""What torchrun and other launchers say about their workers: exits, signals, restarts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from traceml_daemon.triage.lines import Line
+from traceml_daemon.triage.observations import AgentSignal, Exit, Observations, Place
+
+SIGNAL_NUMBERS: Final = {
+    "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "TRAP": 5, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "USR1": 10,
+    "SEGV": 11, "USR2": 12, "PIPE": 13, "TERM": 15,
+}  # fmt: skip
+_SLURM_WORDS: Final = {
+    "Killed": -9, "Terminated": -15, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7,
+    "Illegal instruction": -4, "Floating point exception": -8, "Out Of Memory": -9, "Interrupt": -2, "Hangup": -1,
+}  # fmt: skip
+
+LITERALS: Final = (
+    "exitcode", "closing signal", "via signal", "death signal", "got signal", "unable to shutdown process",
+    "exits with return code", "returned non-zero exit status", "died with <signals", "terminated with",
+    "childfailederror", "will restart worker group", "rendezvous'ing worker group", "exited with exit code",
+    "no_other_failures", "root cause", "rank      :", "rank: ", "world_size=", "num_local_procs", "failures:",
+    "killing subprocess", "exit code:", "srun: error:", "stopping worker group", "rank       :", "num_processes",
+)  # fmt: skip
+"""Words of which at least one stands in every line that this module reads, in lower case."""
+
+_FAILED: Final = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
+_OLD_FAILED: Final = re.compile(r"Child process (\d+) \(local_rank (\d+)\) FAILED \(exitcode (-?\d+)\)")
+_SENT: Final = re.compile(
+    r"(?:Sending process (\d+) closing signal|Closing process (\d+) via signal) (?:Signals\.)?SIG(\w+)"
+)
+_RECEIVED: Final = re.compile(r"Received (?:Signals\.)?(?:SIG)?(\w+) death signal")
+_GOT: Final = re.compile(r"SignalException: Process (\d+) got signal: (\d+)")
+_FORCED: Final = re.compile(r"Unable to shutdown process (\d+) via")
+_DEEPSPEED: Final = re.compile(r"\] (\[.+\]) exits with return code = (-?\d+)")
+_KILLING: Final = re.compile(r"Killing subprocess (\d+)")
+_CALLED: Final = re.compile(
+    r"CalledProcessError: Command '?(.+?)'? (?:returned non-zero exit status (\d+)|died with <Signals\.SIG(\w+): \d+>)"
+)
+_LOCAL_RANK: Final = re.compile(r"--local[_-]rank=(\d+)")
+_SPAWN: Final = re.compile(
+    r"process (\d+) terminated with (?:signal SIG(\w+)|exit code (\d+))"
+    r"|[Pp]rocess (\d+) (?:exited|terminated) with (?:exit)?code (-?\d+)"
+)
+_SRUN_EXIT: Final = re.compile(
+    r"srun: error: (\S+): tasks? ([\d,-]+): (?:Exited with exit code (\d+)|([A-Z][A-Za-z ]+?))(?: \(core dumped\))?\s*$"
+)
+_MPI_EXIT: Final = re.compile(r"(?i)exited on signal (\d+)|Exit code: +(\d+)")
+_WORLD: Final = re.compile(
+    r"\b(?:dist_world_size|world_size|num_local_procs|group_world_size|num_processes)['\"]?\s*[=:]\s*(\d+)"
+)
+
+_WRAPPER: Final = re.compile(r"ChildFailedError|CHILD PROCESS FAILED WITH NO ERROR_FILE|ProcessRaisedException")
+_RESTART: Final = re.compile(r"will restart worker group|Stopping worker group|Rendezvous'ing worker group")
+
+
+class TorchrunLines:
+    """Takes the lines of launchers; what they say goes into the observations."""
+
+    def __init__(self, seen: Observations) -> None:
+        self._seen = seen
+
+    def take(self, line: Line, place: Place) -> bool:
+        """Whether the line was a launcher's."""
+        readings = [reader(self, line, place) for reader in _READERS]
+        return any(readings)
+
+    def _failed(self, line: Line, place: Place) -> bool:
+        found = _FAILED.search(line.text)
+        if found is not None:
+            code, local_rank, pid = (int(value) for value in found.groups())
+        else:
+            found = _OLD_FAILED.search(line.text)
+            if found is None:
+                return False
+            pid, local_rank, code = (int(value) for value in found.groups())
+        self._add(line, place, Exit(place, "agent", code, local_rank=local_rank, pid=pid))
+        return True
+
+    def _signals(self, line: Line, place: Place) -> bool:
+        text, agent_pid = line.text, line.agent_pid
+        if found := _SENT.search(text):
+            number = SIGNAL_NUMBERS.get(found[3], 0)
+            self._signal(AgentSignal(place, "sent", number, int(found[1] or found[2]), agent_pid))
+        elif found := _FORCED.search(text):
+            self._signal(AgentSignal(place, "forced", 9, int(found[1]), agent_pid))
+        elif found := _RECEIVED.search(text):
+            number = int(found[1]) if found[1].isdigit() else SIGNAL_NUMBERS.get(found[1], 0)
+            self._signal(AgentSignal(place, "received", number, None, agent_pid))
+        elif found := _GOT.search(text):
+            self._signal(AgentSignal(place, "received", int(found[2]), None, int(found[1])))
+        else:
+            return False
+        return True
+
+    def _deepspeed(self, line: Line, place: Place) -> bool:
+        found = _DEEPSPEED.search(line.text)
+        if found is None:
+            return False
+        self._add(line, place, Exit(place, "launcher", int(found[2])))
+        return True
+
+    def _killing(self, line: Line, place: Place) -> bool:
+        found = _KILLING.search(line.text)
+        if found is None:
+            return False
+        if len(self._seen.killed_pids) < MAX_EXITS:
+            self._seen.killed_pids.add(int(found[1]))
+        return True
+
+    def _called(self, line: Line, place: Place) -> bool:
+        found = _CALLED.search(line.text)
+        if found is None or not _PYTHON.search(found[1]):
+            return False
+        code = int(found[2]) if found[2] else -SIGNAL_NUMBERS.get(found[3], 0)
+        local_rank = _LOCAL_RANK.search(found[1])
+        self._add(line, place, Exit(place, "launcher", code, local_rank=int(local_rank[1]) if local_rank else None))
+        self._seen.wrappers.append(place)
+        return True
+
+    def _spawn(self, line: Line, place: Place) -> bool:
+        found = _SPAWN.search(line.text)
+        if found is None:
+            return False
+        code = -SIGNAL_NUMBERS.get(found[2], 0) if found[2] else int(found[3] or found[5])
+        self._add(line, place, Exit(place, "launcher", code, local_rank=int(found[1] or found[4])))
+        return True
+
+    def _scheduler(self, line: Line, place: Place) -> bool:
+        found = _SRUN_EXIT.search(line.text)
+        if found is None or (found[3] is None and found[4] not in _SLURM_WORDS):
+            return False
+        code = int(found[3]) if found[3] else _SLURM_WORDS[found[4]]
+        task = int(found[2]) if found[2].isdigit() else None
+        one = Exit(place, "scheduler", code, agent=(place.file, None, task, found[1]))
+        self._seen.exits.append(one)
+        return True
+
+    def _wrapper(self, line: Line, place: Place) -> bool:
+        if _RESTART.search(line.text):
+            self._seen.restarts.append(place)
+            return True
+        if _WRAPPER.search(line.text):
+            self._seen.wrappers.append(place)
+            return True
+        return False
+
+    def _world(self, line: Line, place: Place) -> bool:
+        for found in _WORLD.finditer(line.text):
+            self._seen.num_workers = max(self._seen.num_workers, min(int(found[1]), 1 << 20))
+        return False
+
+    def _add(self, line: Line, place: Place, one: Exit) -> None:
+        one.agent = (place.file, line.agent_pid, line.speaker.task, None)
+        one.time = line.time
+        if len(self._seen.exits) < MAX_EXITS:
+            self._seen.exits.append(one)
+
+    def _signal(self, one: AgentSignal) -> None:
+        if len(self._seen.signals) < MAX_EXITS:
+            self._seen.signals.append(one)
+
+
+MAX_EXITS: Final = 20_000
+_PYTHON: Final = re.compile(r"python|\.py\b|torchrun|deepspeed")
+_READERS: Final[tuple[Callable[[TorchrunLines, Line, Place], bool], ...]] = (
+    TorchrunLines._failed,
+    TorchrunLines._signals,
+    TorchrunLines._deepspeed,
+    TorchrunLines._killing,
+    TorchrunLines._called,
+    TorchrunLines._spawn,
+    TorchrunLines._scheduler,
+    TorchrunLines._wrapper,
+    TorchrunLines._world,
+)

@@ -1,0 +1,77 @@
+"""The triage's answer, and what its rules ask of the observations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from traceml_daemon.triage.causes import Cause, causes_of, conclude_ranks, is_consequence
+from traceml_daemon.triage.ends import End, collect_ends, first_end, is_multinode, signal_of
+from traceml_daemon.triage.observations import Observations, Place
+
+Confidence = Literal["confirmed", "likely", "unknown"]
+
+BY_SIGNAL: Final[dict[int, tuple[str, Confidence]]] = {
+    1: ("hangup", "likely"),
+    2: ("interrupted", "likely"),
+    3: ("interrupted", "likely"),
+    4: ("illegal_instruction", "confirmed"),
+    6: ("abort", "likely"),
+    7: ("bus_error_shm", "likely"),
+    8: ("illegal_instruction", "confirmed"),
+    9: ("sigkill_unattributed", "unknown"),
+    11: ("segfault", "confirmed"),
+    15: ("sigterm_unattributed", "unknown"),
+}
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The diagnosis of a set of logs."""
+
+    category: str
+    confidence: Confidence
+    rank: int | None = None
+    exit_code: int | None = None
+    note: str = ""
+    """A sentence of its own, where the category says too little."""
+    num_alike: int = 0
+    """How often the same error was raised."""
+    evidence: list[Place] = field(default_factory=list)
+    collateral: dict[int, str] = field(default_factory=dict)
+    torchrun_rank: int | None = None
+    torchrun_why: str | None = None
+    suspects: list[int] = field(default_factory=list)
+    """Ranks that may be the ones to look at, without proof."""
+    initiator: Cause | None = None
+
+
+class Findings:
+    """What the logs hold, put in order once for all rules."""
+
+    def __init__(self, seen: Observations) -> None:
+        self.seen = seen
+        seen.is_multinode = seen.is_multinode or is_multinode(seen)
+        self.ends = collect_ends(seen)
+        self.causes = causes_of(seen)
+        conclude_ranks(self.causes, self.ends, seen)
+
+    def unexplained_ends(self) -> list[End]:
+        """Of ranks that did not tell themselves that they are consequences, and that torchrun did not end."""
+        told = {cause.rank for cause in self.causes if is_consequence(cause) and cause.rank is not None}
+        return [end for end in self.ends if not end.is_by_agent and end.rank not in told]
+
+    def end_with_code(self) -> End | None:
+        """The worker that ended first, if it did with a code that a script chooses."""
+        end = first_end(self.unexplained_ends())
+        return end if end is not None and end.code > 2 and signal_of(end.code) == 0 else None
+
+    def world_size(self) -> int:
+        """At least so many ranks there were."""
+        ranks = {end.rank for end in self.ends if end.rank is not None}
+        ranks |= {cause.rank for cause in self.causes if cause.rank is not None}
+        return max([self.seen.num_workers, *(rank + 1 for rank in ranks)])
+
+
+def places_of(end: End | None) -> list[Place]:
+    return [] if end is None else [report.place for report in end.reports]

@@ -1,0 +1,63 @@
+"""Rules for communication that failed: who waited, for whom, and whether all did the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from traceml_daemon.triage.causes import Cause, Tier
+from traceml_daemon.triage.verdict import Findings, Verdict
+
+
+def blame_communication(found: Findings) -> Verdict | None:
+    """A time-out, a library's error, a meeting that failed, torchrun itself: nothing says why."""
+    for tier in (Tier.TIMEOUT, Tier.SYSTEM, Tier.RENDEZVOUS, Tier.AGENT):
+        group = [cause for cause in found.causes if cause.tier == tier]
+        if tier == Tier.TIMEOUT and (group or found.seen.watchdogs):
+            if found.end_with_code() is None:
+                return _timeout(found, group)
+        elif group:
+            first = group[0]
+            verdict = Verdict(first.category, "confirmed" if first.is_stated else "likely", initiator=first)
+            verdict.evidence = [first.place, *first.support]
+            if tier == Tier.SYSTEM and len({cause.rank for cause in group}) == 1 and first.is_attributed:
+                verdict.rank = first.rank
+            return verdict
+    return None
+
+
+def _timeout(found: Findings, group: list[Cause]) -> Verdict:
+    """A rank that waited is a victim; one that is behind or silent is a suspect, and no more."""
+    dogs = found.seen.watchdogs
+    category = "collective_mismatch" if _is_mismatch(found) else "collective_timeout"
+    verdict = Verdict(category, "likely")
+    verdict.evidence = [dog.place for dog in dogs[:4]] + [cause.place for cause in group[:3]]
+    waited = {dog.rank for dog in dogs} | {cause.rank for cause in group}
+    sequences = {dog.rank: dog.sequence for dog in dogs if dog.rank is not None}
+    behind = [rank for rank, number in sequences.items() if number == min(sequences.values())]
+    world_size = found.world_size()
+    if len(behind) == 1 and len(sequences) > 2:
+        verdict.suspects = behind
+    elif len(waited - {None}) < world_size:
+        verdict.suspects = [rank for rank in range(min(world_size, 4096)) if rank not in waited][:16]
+    return verdict
+
+
+def _is_mismatch(found: Findings) -> bool:
+    """At one number in the sequence, ranks ran different operations or sizes; or all waited in different calls."""
+    operations: dict[tuple[str, int], set[tuple[str, int | None]]] = {}
+    for dog in found.seen.watchdogs:
+        operations.setdefault((dog.group, dog.sequence), set()).add((dog.operation, dog.numel))
+    if any(len(different) > 1 for different in operations.values()):
+        return True
+    calls = {
+        cause.rank: call
+        for cause in found.causes
+        if cause.tier == Tier.TIMEOUT and cause.raised is not None and (call := _collective(cause.raised.frames))
+    }
+    return len(set(calls.values())) > 1 and len(calls) == found.world_size()
+
+
+def _collective(frames: Sequence[str]) -> str | None:
+    """The call of torch.distributed that a traceback ends in."""
+    calls = [frame.rpartition(":")[2] for frame in frames if "distributed_c10d.py" in frame]
+    return calls[-1] if calls else None

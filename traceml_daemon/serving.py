@@ -6,20 +6,27 @@ import asyncio
 import gc
 import os
 import sys
+from typing import Final
 
 import msgspec
 
+from traceml_client.protocol import environ
 from traceml_client.protocol.errors import ConfigError
 from traceml_client.protocol.manifest import LeaseHolder
 from traceml_daemon.clock import LoopClock
 from traceml_daemon.config import ServeConfig
 from traceml_daemon.errors import CannotStart
+from traceml_daemon.notify import ServiceManager
 from traceml_daemon.rejections import Rejections
 from traceml_daemon.replacing import read_config
 from traceml_daemon.run_manifest import lease_holder
 from traceml_daemon.served_runs import ServedRuns
 from traceml_daemon.server import Server
 from traceml_daemon.service import max_connections, prepare_process, run_loop, server_tls, stop_on_signals
+from traceml_daemon.session import Session
+
+_CLOSING_S: Final = 10.0
+"""From the last report to the exit, for the service manager."""
 
 
 class ServeReady(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,14 +46,14 @@ def serve(config_fd: int) -> int:
     config = read_config(config_fd)
     prepare_process()
     try:
-        run_loop(_serve(config, lease_holder()))
+        run_loop(_serve(config, lease_holder(), ServiceManager(environ.snapshot())))
     except (ConfigError, CannotStart) as error:
         print(f"traceml-daemon: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     return 0
 
 
-async def _serve(config: ServeConfig, holder: LeaseHolder) -> None:
+async def _serve(config: ServeConfig, holder: LeaseHolder, manager: ServiceManager) -> None:
     clock = LoopClock()
     rejections = Rejections()
     runs = ServedRuns(config, clock=clock, holder=holder, rejections=rejections)
@@ -60,19 +67,26 @@ async def _serve(config: ServeConfig, holder: LeaseHolder) -> None:
             await default.files.flush()  # whoever has read our ready line finds its manifest
         gc.freeze()
         with stop_on_signals(stopped.set):
-            ready = ServeReady(
-                port=port,
-                host=config.bind_host,
-                pid=os.getpid(),
-                logs_dir=str(config.logs_dir),
-                run_name=default.config.run_name if default else None,
-                run_dir=str(default.config.run_dir) if default else None,
-            )
-            sys.stdout.write(msgspec.json.encode(ready).decode() + "\n")
-            sys.stdout.flush()
+            _say_ready(config, port, default)
+            manager.say_ready(status=f"Taking peers on {config.bind_host}:{port}")
             await stopped.wait()
+            manager.say_stopping(within_s=config.finalize_timeout_s + _CLOSING_S)
             server.stop_listening()
             await runs.stop_and_wait()
     finally:
         await server.close()
         await runs.close()
+        manager.close()
+
+
+def _say_ready(config: ServeConfig, port: int, default: Session | None) -> None:
+    ready = ServeReady(
+        port=port,
+        host=config.bind_host,
+        pid=os.getpid(),
+        logs_dir=str(config.logs_dir),
+        run_name=default.config.run_name if default else None,
+        run_dir=str(default.config.run_dir) if default else None,
+    )
+    sys.stdout.write(msgspec.json.encode(ready).decode() + "\n")
+    sys.stdout.flush()

@@ -22,6 +22,10 @@ TRACE_MAX_STEPS = "TRACEML_TRACE_MAX_STEPS"
 RANK_PROCESS = "TRACEML_RANK_PROCESS"
 """pid:start_ticks of the process that `init()` measures; its children inherit it and so know that they are not it."""
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+NOTIFY_SOCKET = "NOTIFY_SOCKET"
+WATCHDOG_USEC = "WATCHDOG_USEC"
+WATCHDOG_PID = "WATCHDOG_PID"
+"""systemd's three."""
 
 DEFAULT_AGGREGATOR_PORT = 29765
 

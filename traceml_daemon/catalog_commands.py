@@ -1,9 +1,9 @@
-"""`traceml explain`: the failure catalogue in the terminal or as one page."""
+"""`traceml explain` and `traceml verify`: the failure catalogue in the terminal or as a page, and a run's check."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +12,8 @@ from traceml_daemon import catalog, explaining
 from traceml_daemon.report.catalog_text import Line, ending_lines, entry_lines, listing_lines
 from traceml_daemon.triage.entry import CatalogEntry
 
+EXIT_NOT_CHECKABLE: Final = 3
+_EXIT_CODES: Final = {"gone": 0, "still there": 1, "cannot be checked here": EXIT_NOT_CHECKABLE}
 PAGE_FILE: Final = "traceml-failures.html"
 _MAX_WIDTH: Final = 100
 _STYLES: Final = {"title": "bold", "heading": "bold cyan", "text": "", "command": "green", "muted": "dim"}
@@ -56,3 +58,24 @@ def _lines(answer: explaining.Answer, width: int) -> Iterable[Line]:
     if isinstance(answer, explaining.Listing):
         return listing_lines(answer.title, answer.entries, width)
     return ending_lines(answer.title, answer.meaning, answer.causes, width)
+
+
+def verify(run_dir: Path, environ: Mapping[str, str], *, is_here_enough: bool) -> int:
+    """Check on this machine whether the diagnosed cause is still there; print one line; return the exit code.
+
+    Raises:
+        StoreError: the run has no diagnosis that can be read.
+    """
+    from traceml_daemon.verify import case, checks
+    from traceml_daemon.verify.result import printable
+
+    report = case.read_report(run_dir)
+    entry = catalog.load_catalog().get(report.category)
+    result = checks.verify(run_dir, report, entry, environ, is_here_enough=is_here_enough)
+    category = printable(report.category)
+    code = _EXIT_CODES[result.state]
+    by_hand = (
+        f"; by hand: {printable(report.verify_command)}" if code == EXIT_NOT_CHECKABLE and report.verify_command else ""
+    )
+    print(f"{category}: {result.state}: {result.why}{by_hand}")
+    return code

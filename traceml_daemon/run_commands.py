@@ -158,3 +158,17 @@ def explain_command(
         print(catalog_commands.write_page(words or []))
     else:
         catalog_commands.explain(words or [])
+
+
+@app.command("verify")
+def verify_command(
+    run: _Run,
+    logs_dir: _LogsDir = None,
+    is_here_enough: Annotated[
+        bool, typer.Option("--here", help="check this host also where the run failed on another one")
+    ] = False,
+) -> int:
+    """Check on this host whether the diagnosed cause is still there (exit 0 gone, 1 still there, 3 cannot tell)."""
+    from traceml_daemon import catalog_commands
+
+    return catalog_commands.verify(run_folder(run, logs_dir), environ.snapshot(), is_here_enough=is_here_enough)

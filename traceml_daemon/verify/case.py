@@ -1,0 +1,116 @@
+"""What a check may know of the failed run: its report, the evidence, what was measured. Blocks.
+
+Everything here is text and numbers to compare with. Paths and names come from logs and are only looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from traceml_client.protocol.errors import StoreError
+from traceml_client.protocol.launch import NODE_FILE, layout_node_dir
+from traceml_client.protocol.manifest import read_manifest
+from traceml_client.protocol.node import NodeReport
+from traceml_daemon.report.form import FailureReport, FinalSummary
+from traceml_daemon.report.saved import read_summary
+from traceml_daemon.report.write import FAILURE_FILE
+from traceml_daemon.triage.entry import Check
+
+_TAIL_BYTES: Final = 64 * 1024
+_MAX_VALUES: Final = 8
+
+
+@dataclass(frozen=True)
+class Case:
+    run_dir: Path
+    report: FailureReport
+    check: Check
+    environ: Mapping[str, str]
+    nodes: Mapping[int, NodeReport]
+    """By node index; those whose report is in the run folder."""
+    nproc_per_node: int | None
+    summary: FinalSummary | None
+    """Null where nothing was measured."""
+
+    @property
+    def node(self) -> NodeReport | None:
+        """The node that failed; the only one, where the report names none."""
+        if self.report.node_rank is None and len(self.nodes) == 1:
+            return next(iter(self.nodes.values()))
+        return self.nodes.get(self.report.node_rank) if self.report.node_rank is not None else None
+
+    def values(self) -> list[str]:
+        """What the check is about, read from the evidence: of the first text and pattern that tell it."""
+        for text in texts(self):
+            for pattern in self.check.find:
+                found = [":".join(match.groups()) for match in re.finditer(pattern, text)]
+                if found:
+                    return list(dict.fromkeys(found))[:_MAX_VALUES]
+        return []
+
+    def has_in_evidence(self, pattern: str) -> bool:
+        return any(re.search(pattern, text) for text in texts(self))
+
+
+def read_report(run_dir: Path) -> FailureReport:
+    """Raises StoreError with one line that names the file."""
+    path = run_dir / FAILURE_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=FailureReport)
+    except FileNotFoundError:
+        raise StoreError(f"{path} is missing: this run has no diagnosis that could be verified") from None
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreError(f"{path} is damaged or of another version: {error}") from None
+
+
+def read_case(run_dir: Path, report: FailureReport, check: Check, environ: Mapping[str, str]) -> Case:
+    """What of the run can be read; a damaged part is as good as none."""
+    nproc, summary = None, None
+    with contextlib.suppress(StoreError):
+        nproc = read_manifest(run_dir).topology.nproc_per_node
+    with contextlib.suppress(StoreError):
+        summary = read_summary(run_dir)
+    return Case(run_dir, report, check, environ, dict(_nodes(run_dir)), nproc, summary)
+
+
+def texts(case: Case) -> Iterator[str]:
+    """Where the evidence is looked for, the most trusted first."""
+    yield "\n".join(item.text for item in case.report.evidence)
+    yield case.report.summary
+    node, rank = case.node, case.report.initiating_rank
+    for end in node.ranks if node is not None else ():
+        if end.rank == rank and end.error is not None:
+            yield f"{end.error.type}: {end.error.message}\n{end.error.traceback}"
+    for path in _streams(case.run_dir, case.report.node_rank, rank):
+        yield _tail(path)
+
+
+def _nodes(run_dir: Path) -> Iterator[tuple[int, NodeReport]]:
+    for path in sorted(run_dir.glob(f"nodes/node_*/{NODE_FILE}")):
+        with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+            report = msgspec.json.decode(path.read_bytes(), type=NodeReport)
+            yield report.node_index, report
+
+
+def _streams(run_dir: Path, node_index: int | None, rank: int | None) -> Sequence[Path]:
+    node = run_dir / layout_node_dir(node_index or 0)
+    own = sorted(node.glob(f"ranks/rank_{rank}/attempt_*/stderr.log")) if rank is not None else []
+    return [*reversed(own), node / "training.stderr.log"]
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES).decode(errors="replace")
+    except OSError:
+        return ""

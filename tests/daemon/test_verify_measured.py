@@ -19,6 +19,7 @@ from tests.harness.database import Content, Step, write_database
 from tests.harness.facts import Rank, node_report, run_facts
 from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_client.protocol.node import NodeReport
+from traceml_daemon.report.resource_form import NodeSystem, RankMemory, RankProcess
 from traceml_daemon.report.write import write_reports
 from traceml_daemon.verify import gpus
 from traceml_daemon.verify.case import Case
@@ -32,6 +33,13 @@ RANKS = [Rank(rank=0, signal="SIGKILL", exit_code=None, died_ms=1000.0), Rank(ra
 
 def level(size: int) -> dict[str, float]:
     return {"mean": size / 2, "max": float(size), "last": float(size)}
+
+
+def nothing_but(row: type[msgspec.Struct], **known: Any) -> dict[str, Any]:
+    """A row of the summary in which nothing else was measured."""
+    fields = msgspec.structs.fields(row)
+    empty = {field.name: [] if str(field.type).startswith("tuple") else None for field in fields}
+    return {**empty, **known}
 
 
 @pytest.fixture
@@ -50,16 +58,12 @@ def measured(tmp_path: Path) -> Callable[..., Path]:
         (place / "node.json").write_bytes(msgspec.json.encode(node))
         path = tmp_path / "final_summary.json"
         summary = json.loads(path.read_bytes())
-        names = ("cpu_percent", "memory_used_bytes", "memory_total_bytes", "shm_used_bytes", "shm_total_bytes")
-        more = ("cgroup_memory_bytes", "cgroup_memory_limit_bytes", "cgroup_cpu_limit_cores", "cgroup_throttled_share")
-        summary["system"]["by_node"] = [{"node_rank": 0, **dict.fromkeys((*names, *more)), **system}]
+        summary["system"]["by_node"] = [nothing_but(NodeSystem, node_rank=0, **system)]
         summary["memory"]["by_rank"] = [
-            {"rank": rank, "rss_bytes": None, "peak_rss_bytes": peak, "devices": []}
-            for rank, peak in enumerate(peaks or [])
+            nothing_but(RankMemory, rank=rank, peak_rss_bytes=peak) for rank, peak in enumerate(peaks or [])
         ]
         if open_files is not None:
-            row = {"cpu_percent": None, "cpu_wait_share": None, "max_threads": None, "max_open_files": open_files}
-            summary["process"]["by_rank"] = [{"rank": 0, **row}]
+            summary["process"]["by_rank"] = [nothing_but(RankProcess, rank=0, max_open_files=open_files)]
         path.write_text(json.dumps(summary))
         return tmp_path
 

@@ -95,8 +95,10 @@ def _file_whole(path: Path) -> CheckResult:
         with path.open("rb") as file:
             start = file.read(16)
         how = _read_through(path, start, found.st_size)
-    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
         return still_there(f"{_name(path)} ({found.st_size:,} bytes) is damaged: {printable(str(error))[:120]}")
+    except RuntimeError as error:  # a zip with a password, or a compression that this Python lacks
+        return not_checkable(f"{_name(path)} cannot be read here: {printable(str(error))[:120]}")
     if how is None:
         return not_checkable(f"{_name(path)} is no archive that can be tested without running its content")
     return gone(f"{_name(path)} ({found.st_size:,} bytes) is whole: {how}")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness.daemon import RunningDaemon, run_config, run_daemon
+from tests.harness.proxy import proxy_to
 from tests.harness.until import until
-from tests.launch.relay import relay_to
 from traceml_client.protocol import codec, messages
 from traceml_client.protocol.errors import Refused, VersionMismatch
 from traceml_client.protocol.node import NODE_SCHEMA_VERSION, NodeReport
@@ -93,25 +93,25 @@ async def test_it_is_welcomed_and_learns_the_clocks_offset(tmp_path: Path) -> No
 
 
 async def test_what_was_said_survives_a_cut_wire(tmp_path: Path) -> None:
-    async with run_daemon(run_config(tmp_path)) as daemon, relay_to(daemon.port) as (relay, port):
+    async with run_daemon(run_config(tmp_path)) as daemon, proxy_to(daemon.port) as (proxy, port):
         link = link_to(port)
         link.send(rank_started(0))
         await until(knows_rank(daemon, 0), "said before there was a connection")
-        relay.cut()
+        proxy.cut()
         await until(lambda: not link.connected.is_set(), "the cut is noticed")
         link.send(rank_started(1))
-        relay.restore()
+        proxy.restore()
         await until(knows_rank(daemon, 1), "said while it was cut")
-        assert relay.num_connections == 2
+        assert proxy.num_connections == 2
         await link.close()
 
 
 async def test_it_waits_for_a_daemon_that_comes_later(tmp_path: Path) -> None:
-    async with run_daemon(run_config(tmp_path)) as daemon, relay_to(daemon.port) as (relay, port):
-        relay.cut()
+    async with run_daemon(run_config(tmp_path)) as daemon, proxy_to(daemon.port) as (proxy, port):
+        proxy.cut()
         link = link_to(port)
         await asyncio.sleep(0)
-        relay.restore()
+        proxy.restore()
         await asyncio.wait_for(link.welcome, 10.0)
         await link.close()
 

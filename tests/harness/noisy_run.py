@@ -87,7 +87,7 @@ def _steps(generator: np.random.Generator, factor: Floats, slower: dict[str, flo
         for name, mean_ms in PHASE_MS.items()
     }
     whole = sum(times.values()) + RESIDUAL_MS * 1e6 * factor
-    warmup_tags = [columns.IS_WARMUP, *[0] * (len(factor) - 1)]
+    warmup_tags = [columns.IS_WARMUP, *[0] * (len(factor) - 2), columns.IS_UNUSUAL]
     return [
         Step(tag=tag, step=int(step), **{name: int(column[i]) for name, column in times.items()})
         for i, (tag, step) in enumerate(zip(warmup_tags, whole, strict=True))

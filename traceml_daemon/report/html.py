@@ -39,6 +39,7 @@ _COLORS: Final = (
     ("a-lost", "residual"),
     ("death", "bad-text"),
     ("stall", "h5"),
+    ("mark", "muted"),
 )
 """Class of a shape to the variable that holds its colour; a number stands for a rank's line."""
 
@@ -81,6 +82,7 @@ def charts(summary: FinalSummary) -> dict[str, Chart | None]:
     num_steps = series.steps_per_cell * len(series.first_steps)
     steps = step_ticks(num_steps) if num_steps else ()
     times = time_ticks(series.seconds_per_span * len(series.times_s)) if series.times_s else ()
+    unusual = {"validation or checkpoint": [(step - 0.5) / num_steps for step in series.unusual_steps]}
     step_ms = {each.rank: each.step_ms for each in series.ranks}
     every_memory = {"rss": {each.rank: each.rss_mib for each in series.ranks}}
     every_memory["device"] = {each.rank: each.device_mib for each in series.ranks}
@@ -88,7 +90,7 @@ def charts(summary: FinalSummary) -> dict[str, Chart | None]:
     return {
         "timeline": timeline(summary),
         "shares": share_bar(summary.step_time.phases),
-        "step-time": rank_chart("step-time", "Step time over the run", "ms", step_ms, steps, "step"),
+        "step-time": rank_chart("step-time", "Step time over the run", "ms", step_ms, steps, "step", unusual),
         "heat-map": heat_map(step_ms, steps),
         "phases": phases_over_time(series.phase_ms, steps),
         **{

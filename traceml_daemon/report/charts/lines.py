@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from traceml_daemon.report.attempts import ranks_text
-from traceml_daemon.report.charts.axes import Chart, Key, Shape, Tick, area_path, line_path, value_ticks
+from traceml_daemon.report.charts.axes import SIZE, Chart, Key, Shape, Tick, area_path, line_path, value_ticks
 from traceml_daemon.report.series_form import Line
 
 MAX_LINES: Final = 8
 """More lines than this cannot be told apart; they become a band."""
 _MAX_OUTSTANDING: Final = 3
 _STANDS_OUT: Final = 1.05
+_MARK: Final = 60
+"""Height of a mark."""
 _MAX_BRIDGE: Final = 3
 _CUT: Final = 4.0
 """A chart ends at so many times the median: one stall would press everything else against the axis."""
@@ -26,24 +28,33 @@ def rank_chart(
     lines: Mapping[int, Line],
     x_ticks: tuple[Tick, ...],
     x_label: str,
+    marks: Mapping[str, Sequence[float]] | None = None,
 ) -> Chart | None:
-    """Null where no rank measured anything. `lines`: rank to values over one axis."""
+    """Null where no rank measured anything.
+
+    `lines`: rank to values over one axis; `marks`: words to places on that axis, 0 to 1, that are marked below.
+    """
     measured = {rank: _bridged(line) for rank, line in lines.items() if any(value is not None for value in line)}
     if not measured:
         return None
     values = [value for line in measured.values() for value in line if value is not None]
     largest, cut_note = _largest(values, unit)
     shapes, keys, note = _lines(measured, largest) if len(measured) <= MAX_LINES else _band(measured, largest)
+    marked = {words: places for words, places in (marks or {}).items() if places}
     return Chart(
         name=name,
         title=title,
         caption=" ".join(sentence for sentence in (note, cut_note) if sentence),
-        shapes=shapes,
-        keys=keys,
+        shapes=(*shapes, *(Shape("mark", _mark_path(places), words) for words, places in marked.items())),
+        keys=(*keys, *(Key("mark", words) for words in marked)),
         x_ticks=x_ticks,
         y_ticks=value_ticks(largest, unit),
         x_label=x_label,
     )
+
+
+def _mark_path(places: Sequence[float]) -> str:
+    return "".join(f"M{SIZE * place:.4g} {SIZE - _MARK}v{_MARK}" for place in places)
 
 
 def _bridged(line: Line) -> Line:

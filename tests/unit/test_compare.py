@@ -104,6 +104,16 @@ def test_without_single_steps_there_is_no_verdict(runs: Path, tmp_path: Path) ->
     assert comparison.step_time.interval_pct is None
 
 
+def test_the_report_of_another_version_is_compared_by_the_fields_that_stay(runs: Path, tmp_path: Path) -> None:
+    other = write_noisy_run(tmp_path / "b", 200)
+    path = other / "final_summary.json"
+    document = json.loads(path.read_bytes())
+    for section in ("series", "memory", "process", "system", "warnings"):
+        del document[section]
+    path.write_text(json.dumps({**document, "a_later_field": 1}))
+    assert compare(runs / "a0", other).verdict == "same"
+
+
 def test_other_numbers_of_ranks_are_compared_with_a_warning(runs: Path, tmp_path: Path) -> None:
     comparison = compare(runs / "a0", write_noisy_run(tmp_path / "b", 1, num_ranks=12, num_steps=100))
     assert any("A has 2 ranks and B 12" in warning for warning in comparison.warnings)

@@ -26,9 +26,9 @@ from traceml_daemon.report.compare_form import (
     Verdict,
 )
 from traceml_daemon.report.compare_words import caveats, refusal, why
-from traceml_daemon.report.form import PHASE_NAMES, FinalSummary, Finding, PhaseTimes
+from traceml_daemon.report.form import PHASE_NAMES, Finding, PhaseTimes
 from traceml_daemon.report.measurements import Measurements
-from traceml_daemon.report.saved import read_summary
+from traceml_daemon.report.saved import SavedRun, read_run
 from traceml_daemon.report.stretches import read_stretches
 
 MARGIN_PCT: Final = 5.0
@@ -50,7 +50,7 @@ def compare(dir_a: Path, dir_b: Path, *, margin_pct: float = MARGIN_PCT) -> Comp
     Raises:
         StoreError: a run has no readable final_summary.json, or its database is damaged.
     """
-    a, b = read_summary(dir_a), read_summary(dir_b)
+    a, b = read_run(dir_a), read_run(dir_b)
     all_spreads, without = _spreads(dir_a, dir_b, a, b)
     changes = [_phase_change(name, a, b, all_spreads.get(name), margin_pct) for name in PHASE_NAMES]
     reason = refusal(a, b) or without
@@ -70,7 +70,7 @@ def compare(dir_a: Path, dir_b: Path, *, margin_pct: float = MARGIN_PCT) -> Comp
     )
 
 
-def _spreads(dir_a: Path, dir_b: Path, a: FinalSummary, b: FinalSummary) -> tuple[dict[str, PhaseSpreads], str | None]:
+def _spreads(dir_a: Path, dir_b: Path, a: SavedRun, b: SavedRun) -> tuple[dict[str, PhaseSpreads], str | None]:
     """By phase; empty, with the reason, where a run was kept without its single steps."""
     databases = [folder / DATABASE_FILE for folder in (dir_a, dir_b)]
     for database in databases:
@@ -82,9 +82,7 @@ def _spreads(dir_a: Path, dir_b: Path, a: FinalSummary, b: FinalSummary) -> tupl
     return {name: bootstrap.spreads(cells_a, cells_b, draws, name) for name in PHASE_NAMES}, None
 
 
-def _phase_change(
-    name: str, a: FinalSummary, b: FinalSummary, spread: PhaseSpreads | None, margin_pct: float
-) -> PhaseChange:
+def _phase_change(name: str, a: SavedRun, b: SavedRun, spread: PhaseSpreads | None, margin_pct: float) -> PhaseChange:
     in_a, in_b = a.step_time.phases.get(name), b.step_time.phases.get(name)
     if in_a is None or in_b is None:
         return PhaseChange(
@@ -166,7 +164,7 @@ def _percent(log: float) -> float:
     return round(100 * math.expm1(min(log, 100.0)), 3)
 
 
-def _compared(summary: FinalSummary) -> ComparedRun:
+def _compared(summary: SavedRun) -> ComparedRun:
     return ComparedRun(
         run_name=summary.run_name,
         run_id=summary.run_id,
@@ -177,5 +175,5 @@ def _compared(summary: FinalSummary) -> ComparedRun:
     )
 
 
-def _findings(summary: FinalSummary) -> tuple[Finding, ...]:
+def _findings(summary: SavedRun) -> tuple[Finding, ...]:
     return summary.findings or (summary.primary_diagnosis,)

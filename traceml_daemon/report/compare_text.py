@@ -7,8 +7,8 @@ from pathlib import Path
 
 from traceml_client.protocol.errors import StoreError
 from traceml_daemon.report.compare_form import ComparedRun, Comparison, Interval, PhaseChange, RunRow, RunTable
-from traceml_daemon.report.form import PHASE_NAMES, FinalSummary
-from traceml_daemon.report.saved import read_summary
+from traceml_daemon.report.form import PHASE_NAMES
+from traceml_daemon.report.saved import SavedRun, read_run
 
 
 def comparison_text(comparison: Comparison) -> str:
@@ -65,13 +65,13 @@ def run_table(run_dirs: list[Path]) -> RunTable:
     rows, warnings = [], []
     for run_dir in run_dirs:
         try:
-            rows.append(_table_row(read_summary(run_dir)))
+            rows.append(_table_row(read_run(run_dir)))
         except StoreError as error:
             warnings.append(str(error))
     return RunTable(runs=tuple(rows), warnings=tuple(warnings))
 
 
-def _table_row(summary: FinalSummary) -> RunRow:
+def _table_row(summary: SavedRun) -> RunRow:
     section = summary.step_time
     step = section.phases.get("step")
     shares = {name: times.share for name in PHASE_NAMES[:-1] if (times := section.phases.get(name)) is not None}

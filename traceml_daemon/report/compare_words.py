@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from traceml_daemon.report.compare_form import Interval, PhaseChange, Verdict
-from traceml_daemon.report.form import FinalSummary
+from traceml_daemon.report.saved import SavedRun
 
 MIN_STEPS: Final = 30
 """Seven stretches of four steps; below, an interval says more about luck than about the run."""
 
 
-def refusal(a: FinalSummary, b: FinalSummary) -> str | None:
+def refusal(a: SavedRun, b: SavedRun) -> str | None:
     """Why these two cannot be judged, however clear their figures look."""
     for label, run in (("A", a), ("B", b)):
         if run.training.status == "failed":
@@ -65,7 +65,7 @@ def _where(step: PhaseChange, phases: Sequence[PhaseChange]) -> str:
     return f"; the largest part in {name}: {most_ms:+.3f} of {total_ms:+.3f} ms" if most_ms * total_ms > 0 else ""
 
 
-def caveats(a: FinalSummary, b: FinalSummary) -> Iterator[str]:
+def caveats(a: SavedRun, b: SavedRun) -> Iterator[str]:
     """What a reader must know beside the figures."""
     if a.run_id == b.run_id:
         yield "A and B are the same run"
@@ -77,7 +77,7 @@ def caveats(a: FinalSummary, b: FinalSummary) -> Iterator[str]:
         yield f"A ran on {a.topology.nnodes} nodes and B on {b.topology.nnodes}"
 
 
-def _caveats_of(label: str, run: FinalSummary) -> Iterator[str]:
+def _caveats_of(label: str, run: SavedRun) -> Iterator[str]:
     if run.training.status != "completed":
         cause = f": {run.failure.summary}" if run.failure is not None else ""
         yield f"{label} ({run.run_name}) was not completed, it is {run.training.status}{cause}"

@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from traceml_client.protocol.columns import IS_SKIPPED, IS_WARMUP, PHASES
 from traceml_daemon.core.events import Incarnation
-from traceml_daemon.report.form import PHASE_NAMES, FinalSummary
+from traceml_daemon.report.form import PHASE_NAMES
 from traceml_daemon.report.measurements import Integers, Measurements, Records
+from traceml_daemon.report.saved import SavedRun
 
 Floats = npt.NDArray[np.float64]
 
@@ -87,7 +88,7 @@ class RunStretches:
             self.phases[name].add(cells[is_measured], column[is_measured])
 
 
-def read_stretches(measurements: Measurements, summary: FinalSummary) -> RunStretches:
+def read_stretches(measurements: Measurements, summary: SavedRun) -> RunStretches:
     """The last attempt of each rank, as in the summary.
 
     Raises:

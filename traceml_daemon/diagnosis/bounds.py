@@ -13,6 +13,7 @@ from traceml_daemon.diagnosis.profile import (
     FORWARD,
     H2D,
     INPUT_WAIT,
+    NUM_ROWS,
     OPTIMIZER,
     OWN_PHASES,
     RESIDUAL,
@@ -25,29 +26,30 @@ from traceml_daemon.diagnosis.wording import confidence, milliseconds
 
 
 class StepShares:
-    """The mean step by phase: medians over blocks, of all ranks and of the pace setters (who wait least for others)."""
+    """The mean step by phase, from medians over blocks.
+
+    A rank that waits for another one waits for what the other one does; so the waiting is divided as the ranks' own
+    time is, all but what nobody can help: the exchange itself, which also the last rank to arrive waits for.
+    """
 
     def __init__(self, blocks: Blocks, places: Sequence[int]) -> None:
         """`places`: the ranks that count, by their place in the profile."""
         self.num_steps = int(blocks.steps.sum())
-        by_rank = median(blocks.phases[list(places)], axis=2)
-        self.mean_ms = _mean(by_rank)
-        waits = by_rank[:, WAITING] if by_rank[:, WAITING].any() else by_rank[:, BACKWARD]
-        self.pace_ms = _mean(by_rank[waits <= np.nanmin(waits) * 1.5 + 0.1])
+        phases = blocks.phases[list(places)]
+        by_rank = median(phases, axis=2)
+        with_steps = by_rank[~np.isnan(by_rank).any(axis=1)]
+        self.mean_ms: Floats = with_steps.mean(axis=0) if len(with_steps) else np.zeros(NUM_ROWS)
         self.step_ms = float(self.mean_ms.sum())
+        exchange_ms = float(median(np.fmin.reduce(phases[:, WAITING], axis=0), axis=0)) if len(with_steps) else 0.0
+        self._shared_ms = self.step_ms - exchange_ms
+
+    def time_of(self, *rows: int) -> float:
+        """Milliseconds of a step that these phases cost all ranks."""
+        own = self.mean_ms[:WAITING]
+        return float(self._shared_ms * own[list(rows)].sum() / own.sum()) if own.sum() > 0 else 0.0
 
     def share(self, *rows: int) -> float:
-        """Of the pace setters' step, or of everybody's, whichever is larger."""
-        means = (self.pace_ms, self.mean_ms)
-        return float(max(mean[list(rows)].sum() / mean.sum() if mean.sum() > 0 else 0.0 for mean in means))
-
-    def pace_of(self, *rows: int) -> float:
-        return float(max(self.pace_ms[list(rows)].sum(), self.mean_ms[list(rows)].sum()))
-
-
-def _mean(by_rank: Floats) -> Floats:
-    with_steps = by_rank[~np.isnan(by_rank).any(axis=1)]
-    return with_steps.mean(axis=0) if len(with_steps) else np.zeros(by_rank.shape[1])
+        return self.time_of(*rows) / self.step_ms if self.step_ms > 0 else 0.0
 
 
 def find_bounds(run: RunProfile, shares: StepShares) -> Iterator[Finding]:
@@ -60,7 +62,7 @@ def find_bounds(run: RunProfile, shares: StepShares) -> Iterator[Finding]:
 
 
 def _input(run: RunProfile, shares: StepShares) -> Iterator[Finding]:
-    share, wait_ms = shares.share(INPUT_WAIT), shares.pace_of(INPUT_WAIT)
+    share, wait_ms = shares.share(INPUT_WAIT), shares.time_of(INPUT_WAIT)
     if share < policy.INPUT_INFO:
         return
     severity: Severity = "info"
@@ -83,7 +85,7 @@ def _input(run: RunProfile, shares: StepShares) -> Iterator[Finding]:
 
 
 def _transfer(run: RunProfile, shares: StepShares) -> Iterator[Finding]:
-    share, time_ms = shares.share(H2D), shares.pace_of(H2D)
+    share, time_ms = shares.share(H2D), shares.time_of(H2D)
     if share >= policy.TRANSFER_WARNING:
         yield Finding(
             kind="TRANSFER_BOUND",
@@ -99,7 +101,7 @@ def _transfer(run: RunProfile, shares: StepShares) -> Iterator[Finding]:
 
 
 def _optimizer(run: RunProfile, shares: StepShares) -> Iterator[Finding]:
-    share, time_ms = shares.share(OPTIMIZER), shares.pace_of(OPTIMIZER)
+    share, time_ms = shares.share(OPTIMIZER), shares.time_of(OPTIMIZER)
     if share >= policy.OPTIMIZER_INFO and time_ms >= policy.DOMINANT_FLOOR_MS:
         yield Finding(
             kind="OPTIMIZER_HEAVY",
@@ -115,7 +117,7 @@ def _optimizer(run: RunProfile, shares: StepShares) -> Iterator[Finding]:
 
 
 def _residual(run: RunProfile, shares: StepShares) -> Iterator[Finding]:
-    share, time_ms = shares.share(RESIDUAL), shares.pace_of(RESIDUAL)
+    share, time_ms = shares.share(RESIDUAL), shares.time_of(RESIDUAL)
     if share >= policy.RESIDUAL_INFO and time_ms >= policy.DOMINANT_FLOOR_MS:
         where = "" if "input_wait" in run.measured else "; batches that come from no torch DataLoader are in it"
         yield Finding(
@@ -132,7 +134,7 @@ def _residual(run: RunProfile, shares: StepShares) -> Iterator[Finding]:
 
 
 def _compute(run: RunProfile, shares: StepShares) -> Iterator[Finding]:
-    share, time_ms = shares.share(FORWARD, BACKWARD, OPTIMIZER), shares.pace_of(FORWARD, BACKWARD, OPTIMIZER)
+    share, time_ms = shares.share(FORWARD, BACKWARD, OPTIMIZER), shares.time_of(FORWARD, BACKWARD, OPTIMIZER)
     if share >= policy.COMPUTE_INFO and time_ms >= policy.DOMINANT_FLOOR_MS:
         yield Finding(
             kind="COMPUTE_BOUND",

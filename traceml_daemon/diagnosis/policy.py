@@ -91,6 +91,9 @@ STALL_MIN_COUNT: Final = 4
 """Three distances are the fewest that can be called regular."""
 STALL_FLOOR_MS: Final = 20.0
 """Two time slices of a busy scheduler."""
+STALL_LARGE_QUANTILE: Final = 0.75
+STALL_SAME_SIZE: Final = 0.4
+"""Of the size of the larger ones: what belongs to one rhythm is of one size."""
 STALL_REGULAR: Final = 0.7
 """Share of distances within 15 % of the median, or of a multiple of it where one was missed."""
 STALL_TOLERANCE: Final = 0.15

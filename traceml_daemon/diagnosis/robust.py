@@ -20,10 +20,12 @@ class Blocks:
     Ranks that miss a block (they ended early, or began late) have NaN there.
     """
 
-    def __init__(self, run: RunProfile) -> None:
+    def __init__(self, run: RunProfile, *, is_fine: bool = False) -> None:
+        """`is_fine`: blocks of one cell, for what does not come in bursts."""
         counts = np.stack([rank.counts for rank in run.ranks])
         totals = np.stack([rank.total_ms for rank in run.ranks])
-        starts = _block_starts(counts.max(axis=0), run.steps_per_cell)
+        width = 1 if is_fine else _block_width(counts.shape[1], run.steps_per_cell)
+        starts = _block_starts(counts.shape[1], width)
         block_counts = np.add.reduceat(counts, starts, axis=1)
         with np.errstate(invalid="ignore", divide="ignore"):
             means = np.add.reduceat(totals, starts, axis=2) / block_counts[:, None, :]
@@ -43,13 +45,14 @@ class Blocks:
         return whole
 
 
-def _block_starts(counts: Integers, steps_per_cell: int) -> Integers:
+def _block_width(num_cells: int, steps_per_cell: int) -> int:
+    return max(1, -(-policy.BLOCK_STEPS // steps_per_cell), -(-num_cells // policy.MAX_BLOCKS))
+
+
+def _block_starts(num_cells: int, width: int) -> Integers:
     """First cell of each block; the rest at the end, if it is small, joins the last one."""
-    width = max(1, -(-policy.BLOCK_STEPS // steps_per_cell), -(-len(counts) // policy.MAX_BLOCKS))
-    starts = np.arange(0, max(1, len(counts)), width)
-    if len(starts) > 1 and len(counts) - starts[-1] < max(1, width // 2):
-        starts = starts[:-1]
-    return starts
+    starts = np.arange(0, max(1, num_cells), width)
+    return starts[:-1] if len(starts) > 1 and num_cells - starts[-1] < width / 2 else starts
 
 
 def median(values: Floats, axis: int) -> Floats:

@@ -72,6 +72,9 @@ class _Stalls:
         self.rank = rank
         spikes = rank.spikes
         is_own = ~spikes.is_unusual & (spikes.rows != WAITING) & (spikes.excess_ms >= policy.STALL_FLOOR_MS)
+        if is_own.any():  # small ones beside them are chance
+            large_ms = float(np.quantile(spikes.excess_ms[is_own], policy.STALL_LARGE_QUANTILE))
+            is_own &= spikes.excess_ms >= policy.STALL_SAME_SIZE * large_ms
         self.period = 0.0
         self.steps: Integers = spikes.steps[is_own]
         self.excess_ms: Floats = spikes.excess_ms[is_own]

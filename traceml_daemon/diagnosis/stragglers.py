@@ -55,7 +55,7 @@ class _Candidate:
     """Places in the profile."""
     excess_ms: float
     step_ms: float
-    first_block: int
+    first_cell: int
     is_clear: bool
     """The excess shows in the sum of the rank's own time."""
 
@@ -64,45 +64,58 @@ class _Candidate:
         return self.excess_ms / self.step_ms if self.step_ms > 0 else 0.0
 
 
-def find_stragglers(run: RunProfile, blocks: Blocks) -> Iterator[Finding]:
+def find_stragglers(run: RunProfile, coarse: Blocks) -> Iterator[Finding]:
     """The strongest one of each kind, over the whole run, its last half or its last quarter."""
     if len(run.ranks) < 2:
         return
     is_wait_measured = all(rank.is_wait_measured for rank in run.ranks if rank.num_steps)
     strongest: dict[Kind, _Candidate] = {}
-    for first_block in sorted({int(blocks.num_blocks * (1 - share)) for share in policy.WINDOW_SHARES}):
-        for found in _candidates(blocks.phases[:, :, first_block:], first_block, is_wait_measured):
+    fine = Blocks(run, is_fine=True)
+    for share in policy.WINDOW_SHARES:
+        first = int(fine.num_blocks * (1 - share))
+        if share < 1 and fine.steps[first:].sum() < policy.MIN_STEPS:
+            continue
+        windows = {True: coarse.phases[:, :, int(coarse.num_blocks * (1 - share)) :], False: fine.phases[:, :, first:]}
+        for found in _candidates(windows, first, is_wait_measured):
+            if found.kind == "INPUT_STRAGGLER" and _is_input_of_all(run, found):
+                continue
             if found.kind not in strongest or found.share > 1.2 * strongest[found.kind].share:
                 strongest[found.kind] = found
     for candidate in strongest.values():
-        yield _finding(run, blocks, candidate)
+        yield _finding(run, fine, candidate)
 
 
-def _candidates(phases: Floats, first_block: int, is_wait_measured: bool) -> Iterator[_Candidate]:
-    """`phases`: (ranks, rows, blocks) of one window."""
-    if not is_wait_measured:  # the backward may be waiting: nobody's own time
-        phases = phases.copy()
-        phases[:, WAITING] += phases[:, BACKWARD]
-        phases[:, BACKWARD] = 0.0
-    by_rank = median(phases, axis=2)
-    alive = np.flatnonzero(~np.isnan(by_rank).any(axis=1))
+def _candidates(windows: dict[bool, Floats], first_cell: int, is_wait_measured: bool) -> Iterator[_Candidate]:
+    """`windows`: (ranks, rows, blocks), coarse blocks for input, which comes in bursts, cells for the rest."""
+    windows = {is_coarse: _without_waiting(phases, is_wait_measured) for is_coarse, phases in windows.items()}
+    whole = median(windows[False], axis=2)
+    alive = np.flatnonzero(~np.isnan(whole).any(axis=1) & ~np.isnan(median(windows[True], axis=2)).any(axis=1))
     if len(alive) < 2:
         return
-    phases, by_rank = phases[alive], by_rank[alive]
-    step_ms = float(np.median(by_rank.sum(axis=1)))
-    own = phases[:, :WAITING].sum(axis=1)
+    step_ms = float(np.median(median(windows[True].sum(axis=1), axis=1)[alive]))
     for kind, rows in _GROUPS.items():
-        group = phases[:, rows].sum(axis=1)
-        excess = _consistent_excess(group)
+        phases = windows[kind == "INPUT_STRAGGLER"][alive]
+        excess = _consistent_excess(phases[:, rows].sum(axis=1))
         threshold = max(policy.STRAGGLER_INFO * step_ms, policy.STRAGGLER_FLOOR_MS)
         slow = np.flatnonzero(excess >= max(threshold, 0.5 * np.max(excess))).astype(np.int64)
         if not 0 < len(slow) <= policy.MAX_CULPRIT_SHARE * len(alive):
             continue
-        is_clear = bool((_consistent_excess(own)[slow] >= policy.OWN_TOTAL_SHARE * excess[slow]).all())
+        own = _consistent_excess(phases[:, :WAITING].sum(axis=1))
+        is_clear = bool((own[slow] >= policy.OWN_TOTAL_SHARE * excess[slow]).all())
+        by_rank = median(phases, axis=2)
         if is_clear or _differs_most(by_rank, rows, slow):
             phase = max(rows, key=lambda row: float(_excess(by_rank[:, row])[slow].sum()))
             ranks = tuple(alive[slow].tolist())
-            yield _Candidate(kind, phase, ranks, float(excess[slow].max()), step_ms, first_block, is_clear)
+            yield _Candidate(kind, phase, ranks, float(excess[slow].max()), step_ms, first_cell, is_clear)
+
+
+def _without_waiting(phases: Floats, is_wait_measured: bool) -> Floats:
+    """Where it was not measured, the whole backward may be waiting: nobody's own time."""
+    if not is_wait_measured:
+        phases = phases.copy()
+        phases[:, WAITING] += phases[:, BACKWARD]
+        phases[:, BACKWARD] = 0.0
+    return phases
 
 
 def _excess(values: Floats) -> Floats:
@@ -133,11 +146,11 @@ def _differs_most(by_rank: Floats, rows: tuple[int, ...], slow: npt.NDArray[np.i
 
 def _finding(run: RunProfile, blocks: Blocks, found: _Candidate) -> Finding:
     ranks = tuple(run.ranks[place].rank for place in found.ranks)
-    num_steps = int(blocks.steps[found.first_block :].sum())
+    num_steps = int(blocks.steps[found.first_cell :].sum())
     contention = max((run.ranks[place].cpu_wait_share or 0.0 for place in found.ranks), default=0.0)
     is_contended = contention >= policy.CONTENTION_SHARE and found.kind in ("COMPUTE_STRAGGLER", "STRAGGLER")
     needs = "needs" if len(ranks) == 1 else "need"
-    since = f" since step {blocks.first_steps[found.first_block]}" if found.first_block else ""
+    since = f" since step {blocks.first_steps[found.first_cell]}" if found.first_cell else ""
     phase = OWN_PHASES[found.phase]
     return Finding(
         kind=found.kind,
@@ -171,7 +184,7 @@ def _severity(found: _Candidate, num_steps: int, is_contended: bool) -> Severity
 
 
 def _evidence(run: RunProfile, blocks: Blocks, found: _Candidate, contention: float) -> Iterator[str]:
-    by_rank = median(blocks.phases[:, :, found.first_block :], axis=2)
+    by_rank = median(blocks.phases[:, :, found.first_cell :], axis=2)
     others = [place for place in range(len(run.ranks)) if place not in found.ranks]
     own = [float(np.nanmean(by_rank[places, found.phase])) for places in (list(found.ranks), others)]
     yield f"{OWN_PHASES[found.phase]}: {milliseconds(own[0])} there, {milliseconds(own[1])} on the others"
@@ -184,9 +197,8 @@ def _evidence(run: RunProfile, blocks: Blocks, found: _Candidate, contention: fl
         yield f"its training thread had no core for {contention:.0%} of the time: the host is overcommitted"
 
 
-def is_input_of_all(run: RunProfile, finding: Finding) -> bool:
+def _is_input_of_all(run: RunProfile, found: _Candidate) -> bool:
     """Whether in their first steps the other ranks waited for input too, so that input limits all of them."""
-    is_culprit = np.array([rank.rank in finding.ranks for rank in run.ranks])
-    waited = np.array([rank.early_ms[INPUT_WAIT] for rank in run.ranks])
-    others = waited[~is_culprit & ~np.isnan(waited)]
-    return bool(len(others)) and np.median(others) >= policy.INPUT_ALL_WAIT * float(np.nanmedian(waited[is_culprit]))
+    early = np.array([rank.early_ms[INPUT_WAIT] for place, rank in enumerate(run.ranks) if place not in found.ranks])
+    early = early[~np.isnan(early)]
+    return len(early) > 0 and float(np.median(early)) >= policy.INPUT_ALL_WAIT * found.excess_ms

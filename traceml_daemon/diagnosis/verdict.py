@@ -13,7 +13,7 @@ from traceml_daemon.diagnosis.profile import RunProfile
 from traceml_daemon.diagnosis.robust import Blocks
 from traceml_daemon.diagnosis.slowdown import find_slowdown
 from traceml_daemon.diagnosis.stalls import find_checkpoints, find_stalls
-from traceml_daemon.diagnosis.stragglers import find_stragglers, is_input_of_all
+from traceml_daemon.diagnosis.stragglers import find_stragglers
 
 _STRONGEST_FIRST: Final[tuple[Kind, ...]] = (
     "INPUT_STRAGGLER",
@@ -85,9 +85,6 @@ def _resources(run: RunProfile) -> list[Finding]:
 def _steps(run: RunProfile) -> list[Finding]:
     blocks = Blocks(run)
     stragglers = list(find_stragglers(run, blocks))
-    is_input_shared = any(f.kind == "INPUT_STRAGGLER" and is_input_of_all(run, f) for f in stragglers)
-    if is_input_shared:
-        stragglers = [f for f in stragglers if f.kind != "INPUT_STRAGGLER"]
     culprits = {rank for f in stragglers if f.severity != "info" for rank in f.ranks}
     places = [place for place, rank in enumerate(run.ranks) if rank.rank not in culprits]
     shares = StepShares(blocks, places)

@@ -25,7 +25,7 @@ from traceml_daemon.report.text import outcome_lines, size_text, step_caption, t
 
 MAX_RANK_ROWS: Final = 32
 """Of more ranks those that did not finish and the slowest are listed."""
-_CSS_OF: Final = {"info": "good", "warning": "warn", "critical": "bad"}
+_CSS_OF: Final = {"info": "note", "warning": "warn", "critical": "bad"}
 _CSS_OF_TRAINING: Final = {"completed": "good", "failed": "bad"}
 _CSS_OF_TELEMETRY: Final = {"complete": "good", "failed": "bad"}
 _COLORS: Final = (

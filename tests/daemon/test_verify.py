@@ -108,6 +108,7 @@ PORT_LINES = [
     "The server socket has failed to bind to [::]:{port} (errno: 98 - Address already in use).",
     "The server socket has failed to bind to 0.0.0.0:{port} (errno: 98 - Address already in use).",
     "OSError: [Errno 98] error while attempting to bind on address ('127.0.0.1', {port}): address already in use",
+    '    server.bind(("0.0.0.0", {port}))',
 ]
 
 
@@ -159,9 +160,17 @@ def test_rendezvous_is_asked_on_this_host_only(tmp_path: Path, listener: socket.
     assert "nothing answers" in silent.why
 
 
-def test_missing_file_until_it_is_there(tmp_path: Path) -> None:
-    path = tmp_path / "shard 7.bin"
-    line = f"[rank0]: FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank0]: FileNotFoundError: [Errno 2] No such file or directory: '{path}'",
+        "/opt/env/bin/python: can't open file '{path}': [Errno 2] No such file or directory",
+        "cat: {path}: No such file or directory\n/etc/passwd",
+    ],
+)
+def test_missing_file_until_it_is_there(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "shard-7.bin"
+    line = line.replace("{path}", str(path))
     assert check(tmp_path, "file_not_found", line).state == "still there"
     path.touch()
     assert check(tmp_path, "file_not_found", line).state == "gone"
@@ -205,6 +214,19 @@ def test_free_space_of_the_volume_that_was_written_to(tmp_path: Path) -> None:
     assert full.state == "still there"
     assert str(tmp_path) in full.why
     assert check(tmp_path, "disk_full", "unexpected pos 1 vs 2", at_least_mib=1).state == "cannot be checked here"
+
+
+def test_limit_on_the_size_of_a_file(tmp_path: Path) -> None:
+    line = "OSError: [Errno 27] File too large"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if soft != resource.RLIM_INFINITY:
+        pytest.skip("this shell limits files already")
+    assert check(tmp_path, "disk_full", line).state == "gone"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**30, hard))
+    try:
+        assert check(tmp_path, "disk_full", line).state == "still there"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def whole_zip(path: Path) -> None:
@@ -280,7 +302,8 @@ def test_limit_on_processes(tmp_path: Path) -> None:
 
 
 def test_shared_memory(tmp_path: Path) -> None:
-    assert check(tmp_path, "bus_error_shm", "Bus error", at_least_mib=1).state == "gone"
+    assert check(tmp_path, "bus_error_shm", "insufficient shared memory (shm)", at_least_mib=1).state == "gone"
+    assert check(tmp_path, "bus_error_shm", "Bus error", at_least_mib=1).state == "cannot be checked here"
     small = check(tmp_path, "bus_error_shm", "Bus error", at_least_mib=10**9)
     assert small.state == "still there"
     assert "/dev/shm" in small.why

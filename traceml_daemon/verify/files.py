@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import resource
 import shutil
 import stat
 import zipfile
@@ -20,6 +21,7 @@ from traceml_daemon.verify.result import CheckResult, gone, not_checkable, print
 _MIB: Final = 1024 * 1024
 _MAX_READ_BYTES: Final = 2 * 1024 * _MIB
 """Of a larger archive only the directory is checked."""
+_FILE_TOO_LARGE: Final = r"\[Errno 27\]|File too large"
 _SAFETENSORS_HEADER: Final = 8
 _MAX_HEADER_BYTES: Final = 100 * _MIB
 
@@ -54,6 +56,8 @@ def path_permitted(case: Case) -> CheckResult:
 
 def free_space(case: Case) -> CheckResult:
     """The volume of the path in the evidence, else that of the run folder."""
+    if case.has_in_evidence(_FILE_TOO_LARGE):
+        return _file_size_limit()
     named = [Path(value) for value in case.values() if value.startswith("/")]
     place = next((parent for parent in _with_parents(named[:1]) if _exists(parent)), None)
     is_named = place is not None
@@ -67,6 +71,13 @@ def free_space(case: Case) -> CheckResult:
     if not is_named:
         return not_checkable(f"the evidence names no path; {where} has {size_text(usage.free)} free")
     return gone(f"{where} has {size_text(usage.free)} free of {size_text(usage.total)}; a quota was not looked at")
+
+
+def _file_size_limit() -> CheckResult:
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if soft == resource.RLIM_INFINITY:
+        return gone("there is no limit on the size of a file here (ulimit -f)")
+    return still_there(f"a file may have {soft:,} bytes here (ulimit -f)")
 
 
 def file_whole(case: Case) -> CheckResult:

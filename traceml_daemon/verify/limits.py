@@ -18,6 +18,7 @@ from traceml_daemon.verify.result import CheckResult, gone, not_checkable, still
 _MIB: Final = 1024 * 1024
 _CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 _SHM: Final = Path("/dev/shm")
+_SHM_WORDS: Final = r"(?i)shared memory|\bshm\b|/dev/shm"
 _RAISED: Final = 1.1
 """A limit counts as raised from a tenth more on."""
 _USED_UP: Final = 0.9
@@ -48,8 +49,11 @@ def shared_memory(case: Case) -> CheckResult:
     if free < case.check.at_least_mib * _MIB:
         return still_there(room)
     system = _system(case)
-    if system is not None and system.shm_total_bytes and total < system.shm_total_bytes * _RAISED:
+    then = system.shm_total_bytes if system is not None else None
+    if then and total < then * _RAISED:
         return not_checkable(f"{room}; it is no larger than in the failed run, and what fills it is in the job")
+    if not then and not case.has_in_evidence(_SHM_WORDS):
+        return not_checkable(f"{room}; nothing says that it was too small in the failed run")
     return gone(room)
 
 
@@ -69,8 +73,11 @@ def processes(case: Case) -> CheckResult:
     if not room:
         return not_checkable("no limit on processes can be read here")
     name, (limit, used) = min(room.items(), key=lambda item: item[1][0] - item[1][1])
-    found = f"{used} of {limit} processes and threads are in use ({name})"
-    return still_there(found) if limit - used < case.check.at_least else gone(found)
+    threads = sum(rank.max_threads or 0 for rank in case.summary.process.by_rank) if case.summary else 0
+    needed = max(case.check.at_least, int(threads * _RAISED))
+    seen = f"; the ranks of the run had {threads}" if threads else ""
+    found = f"{used} of {limit} processes and threads are in use ({name}){seen}"
+    return still_there(found) if limit - used < needed else gone(found)
 
 
 def _process_room() -> Iterator[tuple[str, tuple[int, int]]]:

@@ -10,9 +10,12 @@ import msgspec
 import pytest
 
 from tests.harness import reports
+from tests.harness.facts import Rank, run_facts
+from tests.harness.noisy_run import write_noisy_run
 from traceml_daemon.report.form import FinalSummary, Window
 from traceml_daemon.report.html import summary_html
 from traceml_daemon.report.series_form import Series
+from traceml_daemon.report.write import write_reports
 
 NOTHING = Series(
     steps_per_cell=1,
@@ -114,3 +117,23 @@ def test_a_run_without_measurements_is_a_page_too(healthy: FinalSummary) -> None
     page = summary_html(empty)
     assert chart_names(page) == []
     assert page.count("no completed step was recorded") >= 7
+
+
+def test_a_page_that_cannot_be_written_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run_dir = write_noisy_run(tmp_path / "run", 1, num_steps=40)
+    facts = run_facts([Rank(rank=0), Rank(rank=1)], status="completed", exit_code=0)
+    write_reports(run_dir, facts, True, has_html=True)
+    assert (run_dir / "final_summary.html").read_text().startswith("<!doctype html>")
+    for name in ("final_summary.html", "final_summary.json"):
+        (run_dir / name).unlink()
+    (run_dir / "final_summary.html").mkdir()
+    write_reports(run_dir, facts, True, has_html=True)
+    assert (run_dir / "final_summary.json").is_file()
+    assert "final_summary.html could not be written" in caplog.text
+
+
+def test_a_page_that_is_there_never_tells_of_an_earlier_end(tmp_path: Path) -> None:
+    run_dir = write_noisy_run(tmp_path / "run", 1, num_steps=40)
+    (run_dir / "final_summary.html").write_text("of an earlier finalization")
+    write_reports(run_dir, run_facts([Rank(rank=0), Rank(rank=1)], exit_code=3), True)
+    assert "TRAINING FAILED with exit code 3" in (run_dir / "final_summary.html").read_text()

@@ -400,6 +400,17 @@ def test_another_host_is_not_this_one(tmp_path: Path) -> None:
     assert verify(tmp_path, report, entry, {}, is_here_enough=True).state == "gone"
 
 
+def test_of_an_uncertain_cause_nothing_is_claimed(tmp_path: Path) -> None:
+    report = msgspec.structs.replace(
+        report_of("file_not_found", "No such file or directory: '/'"), confidence="unknown"
+    )
+    result = verify(tmp_path, report, ENTRIES["file_not_found"], {}, is_here_enough=False)
+    assert (result.state, result.why) == (
+        "cannot be checked here",
+        "the cause is not certain; / is on this host",
+    )
+
+
 def test_what_the_evidence_leaves_out_is_read_from_the_stream(tmp_path: Path) -> None:
     write_node(tmp_path, host=socket.gethostname())
     stream = tmp_path / "nodes" / "node_0" / "training.stderr.log"

@@ -60,7 +60,10 @@ def verify(
         return not_checkable(f"it failed on {host} and this is {socket.gethostname()} (--here checks this one)")
     if entry.verify.when is not None and not case.has_in_evidence(entry.verify.when):
         return not_checkable("the evidence does not say which resource it was")
-    return CHECKS[entry.verify.kind](case)
+    result = CHECKS[entry.verify.kind](case)
+    if report.confidence == "unknown":
+        return not_checkable(f"the cause is not certain; {result.why}")
+    return result
 
 
 def _other_host(case: Case) -> str | None:

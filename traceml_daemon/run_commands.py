@@ -145,7 +145,7 @@ def prune(
 def explain_command(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[CATEGORY | exit CODE | signal NAME | MESSAGE]", help="what to explain [default: all]"),
+        typer.Argument(metavar="CATEGORY | exit CODE | signal NAME | MESSAGE", help="what to explain [default: all]"),
     ] = None,
     is_html: Annotated[
         bool, typer.Option("--html", help="write the whole catalogue as one page: --html [PATH]")

@@ -428,6 +428,15 @@ def test_every_category_has_an_answer_also_without_evidence(entry: CatalogEntry,
         assert result.state == "cannot be checked here"
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", ["/", "a", "/a.", "'/", '"/', "port ", "open(", "[c10d] [", ": /", "connect to (a"])
+def test_no_line_of_a_log_keeps_a_check_busy(text: str, tmp_path: Path) -> None:
+    """The timeout is what this test is about: a pattern must not try every start against every end."""
+    for category, entry in ENTRIES.items():
+        if entry.verify is not None:
+            check(tmp_path, category, text * (2**16 // len(text)))
+
+
 def test_each_kind_of_check_is_made_by_somebody() -> None:
     assert set(CHECKS) == set(typing.get_args(CheckKind))
     assert {entry.verify.kind for entry in ENTRIES.values() if entry.verify is not None} == set(CHECKS)

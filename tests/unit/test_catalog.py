@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from traceml_daemon import catalog
+from traceml_daemon.sign_files import load_book
+from traceml_daemon.triage.blame import judge
 from traceml_daemon.triage.entry import FAMILIES, BadEntry, CatalogEntry, parse_entry
+from traceml_daemon.triage.observations import Observations
+from traceml_daemon.triage.reader import LogReader
 
 TAXONOMY = {
     "memory": "host_oom_kill cuda_oom host_memory_error",
@@ -79,6 +83,16 @@ def test_what_it_names_exists(entry: CatalogEntry) -> None:
 def test_the_line_to_alert_on_is_in_the_example(entry: CatalogEntry) -> None:
     assert re.search(entry.alert_line, entry.example, re.MULTILINE)
     assert not re.search(entry.alert_line, ""), "would alert on every line"
+
+
+@each_entry
+def test_the_example_is_diagnosed_as_what_it_is_an_example_of(entry: CatalogEntry) -> None:
+    seen = Observations()
+    reader = LogReader(0, load_book(), seen)
+    reader.feed(f"{entry.example}\n".encode())
+    reader.finish()
+    in_a_bare_log = {"hang": "interrupted"}
+    assert judge(seen).category == in_a_bare_log.get(entry.category, entry.category)
 
 
 @each_entry

@@ -23,7 +23,8 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def _run(label: str, run: ComparedRun) -> str:
-    return f"{label}: {run.run_name}, {run.status}, {run.ranks} ranks, {run.steps} steps after warm-up"
+    ranks = "1 rank" if run.ranks == 1 else f"{run.ranks} ranks"
+    return f"{label}: {run.run_name}, {run.status}, {ranks}, {run.steps} steps after warm-up"
 
 
 def _figures(comparison: Comparison) -> Iterator[str]:

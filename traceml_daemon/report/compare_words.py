@@ -62,7 +62,9 @@ def _where(step: PhaseChange, phases: Sequence[PhaseChange]) -> str:
     if not moved or total_ms == 0:
         return ""
     most_ms, name = max(moved, key=lambda each: each[0] * total_ms)
-    return f"; the largest part in {name}: {most_ms:+.3f} of {total_ms:+.3f} ms" if most_ms * total_ms > 0 else ""
+    if most_ms * total_ms <= 0:
+        return ""
+    return f"; most of it in {name}, whose mean changed by {most_ms:+.3f} ms (the step's by {total_ms:+.3f})"
 
 
 def caveats(a: SavedRun, b: SavedRun) -> Iterator[str]:

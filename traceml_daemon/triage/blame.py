@@ -16,7 +16,7 @@ from typing import Final
 from traceml_daemon.triage.causes import Cause, Tier, is_consequence
 from traceml_daemon.triage.consequences import complete
 from traceml_daemon.triage.deaths import blame_crash, blame_exit, blame_kill
-from traceml_daemon.triage.ends import first_end
+from traceml_daemon.triage.ends import first_end, signal_of
 from traceml_daemon.triage.observations import Observations, Place
 from traceml_daemon.triage.verdict import BY_SIGNAL, Findings, Verdict, places_of
 from traceml_daemon.triage.waiting import blame_communication
@@ -45,6 +45,8 @@ def _blame_causes(found: Findings) -> Verdict | None:
     """Records, original errors, crashes, stops from outside."""
     stops = _stops(found)
     causes = [cause for cause in found.causes if not is_consequence(cause) and cause.tier != Tier.EXTERNAL]
+    if not any(cause.is_stated for cause in stops) and _has_failed_task(found):
+        stops = []
     first_stop = min(stops, key=lambda cause: cause.order, default=None)
     if first_stop is not None:
         causes = [cause for cause in causes if not _is_after(cause.place, first_stop)]
@@ -55,6 +57,11 @@ def _blame_causes(found: Findings) -> Verdict | None:
     if crash is not None and (first_stop is None or not _is_after(crash.evidence[0], first_stop)):
         return crash
     return _of_stop(stops, found) if stops else None
+
+
+def _has_failed_task(found: Findings) -> bool:
+    """A scheduler cancels the other tasks of a step when one has failed: that is no reason of its own."""
+    return any(one.source == "scheduler" and signal_of(one.code) == 0 and one.code for one in found.seen.exits)
 
 
 def _of_originals(causes: list[Cause]) -> Verdict:
@@ -86,9 +93,11 @@ def _rank_of(first: Cause, alike: list[Cause], others: list[Cause]) -> int | Non
     """The rank of the first cause, if it is known and no other rank may have been earlier."""
     if first.tier == Tier.FABRIC:
         return None
-    ranks = {cause.rank for cause in alike}
+    ranks = {cause.rank for cause in alike if cause.rank is not None or cause.raised is not None}
     if len(ranks) > 1:
         return _earliest(alike)
+    if first.rank is None and len(ranks) == 1:
+        first = next((cause for cause in alike if cause.rank is not None), first)
     if not first.is_attributed and sum(1 for cause in alike if not cause.is_attributed) > 1:
         return None
     rivals = [cause for cause in others if cause.rank is not None and cause.rank != first.rank]

@@ -52,6 +52,9 @@ _TIERS: Final = {
     "agent_failure": Tier.AGENT,
     "collateral_only": Tier.PEER,
 }
+_MILD: Final = re.compile(r"\b(?:WARNING|(?<!NCCL )WARN|INFO|DEBUG|\w+Warning)\b")
+"""A level at which a program says what it goes on after."""
+_IN_GROUP: Final = re.compile(r"\[(?:PG (?:0|ID 0 PG GUID 0(?:\(default_pg\))?) )?Rank (\d+)\]")
 _EXIT_LINES: Final = frozenset({"bad_cli_args", "file_not_found", "import_error"})
 """Python and argparse say these in a line without a traceback, and exit."""
 _WRAPPERS: Final = frozenset(
@@ -76,11 +79,17 @@ class Cause:
     support: list[Place] = field(default_factory=list)
     tier: Tier = Tier.ORIGINAL
     is_weak: bool = False
-    """Printed, but not what ended its process: in a thread, or logged while the job went on."""
+    """Printed, but maybe not what ended a process: in a thread, as a warning, or only suggested."""
 
     @property
     def order(self) -> tuple[int, int]:
         return self.place.file, self.place.line
+
+
+def _group_rank(text: str) -> int | None:
+    """`[PG ID 0 PG GUID 0(default_pg) Rank 6]`: in the group of all ranks this is the global one."""
+    found = _IN_GROUP.search(text)
+    return int(found[1]) if found is not None else None
 
 
 def tier_of(category: str, *, is_record: bool = False) -> Tier:
@@ -98,15 +107,17 @@ def causes_of(seen: Observations) -> list[Cause]:
 
 
 def _of_hit(hit: Hit) -> Cause:
+    rank = hit.rank if hit.rank is not None else _group_rank(hit.place.quote)
     return Cause(
         category=hit.category,
         is_stated=hit.is_stated,
         place=hit.place,
-        rank=hit.rank,
-        is_attributed=hit.rank is not None,
+        rank=rank,
+        is_attributed=rank is not None,
         time=hit.time,
         signature=hit.category,
         tier=tier_of(hit.category, is_record=hit.is_record),
+        is_weak=not hit.is_record and (not hit.is_stated or _MILD.search(hit.place.quote) is not None),
     )
 
 
@@ -187,6 +198,14 @@ def _is_a_ranks(cause: Cause) -> bool:
     return not is_agents(cause.raised)
 
 
+def _global_rank(local_rank: int, file: int, ends: list[End], seen: Observations) -> int | None:
+    """On one node the local rank is the global one; else that file's own table may say it."""
+    same = {end.rank for end in ends if end.local_rank == local_rank and end.reports[0].place.file == file}
+    if len(same) == 1:
+        return same.pop()
+    return None if seen.is_multinode else local_rank
+
+
 def conclude_ranks(causes: list[Cause], ends: list[End], seen: Observations) -> None:
     """Give the causes without a rank of their own the one that the exits, labels or a single worker leave."""
     explained = {cause.rank for cause in causes if is_consequence(cause) and cause.rank is not None}
@@ -201,6 +220,8 @@ def conclude_ranks(causes: list[Cause], ends: list[End], seen: Observations) -> 
         raised = cause.raised
         if raised is not None and raised.label_rank is not None and not seen.is_multinode:
             cause.rank = raised.label_rank
+        elif raised is not None and raised.speaker.local_rank is not None:
+            cause.rank = _global_rank(raised.speaker.local_rank, cause.place.file, ends, seen)
         elif raised is not None and raised.speaker.task is not None and not ends and not seen.wrappers:
             cause.rank = raised.speaker.task
         elif times[cause.signature] == 1 and not is_consequence(cause) and not may_be_a_peers:

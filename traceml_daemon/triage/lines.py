@@ -86,11 +86,12 @@ _TASK: Final = re.compile(r" {0,3}(\d{1,4}): ")
 _ISO: Final = re.compile(
     r"\[?\d{4}[-/](\d\d)[-/](\d\d)[T_ ](\d\d):(\d\d):(\d\d(?:[.,]\d+)?)(?:Z|[+-]\d\d:?\d\d)?(?: UTC)?\]?(?: -)? ?"
 )
-_CRI: Final = re.compile(r"(?:stdout|stderr) [FP] ")
+_CRI: Final = re.compile(r"(?:stdout|stderr)(?: [FP] |: )")
 _POD: Final = re.compile(r"\[?(pod/[^\] ]+|[\w.-]+-(?:worker|master|launcher)-\d+)\]?(?: +\||:)? ")
 _COMPOSE: Final = re.compile(r"([A-Za-z][\w.-]*[-_]\d+) +\| ")
 _ACTOR: Final = re.compile(r"\((\w+(?:\(\w+\))? pid=\d+(?:, ip=[\d.a-f:]+)?)\) ?")
 _NUMBER: Final = re.compile(r"\[\d{1,9}\] ")
+_LEVEL: Final = re.compile(r"\[(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\] (?=\d{4}-)")
 _QUOTE: Final = re.compile(r"> ")
 _GLOG: Final = re.compile(r"\[?([VIWECF])(\d\d?)(\d\d) (\d\d):(\d\d):(\d\d(?:\.\d+)?) (?:(\d+) )?(\S+?:\d+)\] ?")
 _OLD_CPP: Final = re.compile(r"\[[VIWEF] (\w+\.cpp:\d+)\] ?")
@@ -203,6 +204,7 @@ _PREFIXES: Final = (
     (_OLD_CPP, _Attribution.nothing),
     (_LOGGED, _Attribution.of_logger),
     (_BASIC, _Attribution.of_basic_logger),
+    (_LEVEL, _Attribution.nothing),
     (_QUOTE, _Attribution.nothing),
     (_COMPOSE, _Attribution.of_source),
 )

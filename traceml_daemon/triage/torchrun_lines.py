@@ -23,6 +23,7 @@ LITERALS: Final = (
     "exits with return code", "returned non-zero exit status", "died with <signals", "terminated with",
     "childfailederror", "will restart worker group", "rendezvous'ing worker group", "exited with exit code",
     "no_other_failures", "root cause", "rank      :", "rank: ", "world_size=", "num_local_procs", "failures:",
+    "child process", "exit code", "exit status", "exited with", "killed", "exited on signal", ": line ",
     "killing subprocess", "exit code:", "srun: error:", "stopping worker group", "rank       :", "num_processes",
 )  # fmt: skip
 """Words of which at least one stands in every line that this module reads, in lower case."""
@@ -45,10 +46,14 @@ _SPAWN: Final = re.compile(
     r"process (\d+) terminated with (?:signal SIG(\w+)|exit code (\d+))"
     r"|[Pp]rocess (\d+) (?:exited|terminated) with (?:exit)?code (-?\d+)"
 )
+_CHILD: Final = re.compile(r"\[rank: (\d+)\] Child process with PID \d+ terminated with code (-?\d+)")
+_BY_SIGNAL: Final = re.compile(r"(?i)\bexit(?:ed with|s with)?(?: (?:code|status)[ :=]*| )(13[24-79])\b")
+"""128 + n: a shell, a container runtime or an IDE saw a signal."""
+_SHELL: Final = re.compile(r"line \d+: +(\d+) (Killed|Segmentation fault|Aborted|Bus error|Terminated)\b")
+_MPIRUN: Final = re.compile(r"process rank (\d+) .*exited on signal (\d+)")
 _SRUN_EXIT: Final = re.compile(
     r"srun: error: (\S+): tasks? ([\d,-]+): (?:Exited with exit code (\d+)|([A-Z][A-Za-z ]+?))(?: \(core dumped\))?\s*$"
 )
-_MPI_EXIT: Final = re.compile(r"(?i)exited on signal (\d+)|Exit code: +(\d+)")
 _WORLD: Final = re.compile(
     r"\b(?:dist_world_size|world_size|num_local_procs|group_world_size|num_processes)['\"]?\s*[=:]\s*(\d+)"
 )
@@ -82,10 +87,13 @@ class TorchrunLines:
 
     def _signals(self, line: Line, place: Place) -> bool:
         text, agent_pid = line.text, line.agent_pid
-        if found := _SENT.search(text):
-            number = SIGNAL_NUMBERS.get(found[3], 0)
-            self._signal(AgentSignal(place, "sent", number, int(found[1] or found[2]), agent_pid))
-        elif found := _FORCED.search(text):
+        sent = list(_SENT.finditer(text))
+        for one in sent:
+            number = SIGNAL_NUMBERS.get(one[3], 0)
+            self._signal(AgentSignal(place, "sent", number, int(one[1] or one[2]), agent_pid))
+        if sent:
+            return True
+        if found := _FORCED.search(text):
             self._signal(AgentSignal(place, "forced", 9, int(found[1]), agent_pid))
         elif found := _RECEIVED.search(text):
             number = int(found[1]) if found[1].isdigit() else SIGNAL_NUMBERS.get(found[1], 0)
@@ -126,8 +134,22 @@ class TorchrunLines:
         if found is None:
             return False
         code = -SIGNAL_NUMBERS.get(found[2], 0) if found[2] else int(found[3] or found[5])
-        self._add(line, place, Exit(place, "launcher", code, local_rank=int(found[1] or found[4])))
+        self._add(line, place, Exit(place, "agent", code, local_rank=int(found[1] or found[4])))
         return True
+
+    def _shell(self, line: Line, place: Place) -> bool:
+        if found := _MPIRUN.search(line.text):
+            self._add(line, place, Exit(place, "agent", -int(found[2]), rank=int(found[1])))
+        elif found := _SHELL.search(line.text):
+            self._add(line, place, Exit(place, "launcher", _SLURM_WORDS[found[2]], pid=int(found[1])))
+        elif found := _CHILD.search(line.text):
+            self._add(line, place, Exit(place, "agent", int(found[2]), rank=int(found[1])))
+        elif found := _BY_SIGNAL.search(line.text):
+            self._add(line, place, Exit(place, "launcher", int(found[1])))
+        elif line.text.strip() == "Killed":
+            self._add(line, place, Exit(place, "launcher", -9))
+            return True
+        return found is not None
 
     def _scheduler(self, line: Line, place: Place) -> bool:
         found = _SRUN_EXIT.search(line.text)
@@ -173,6 +195,7 @@ _READERS: Final[tuple[Callable[[TorchrunLines, Line, Place], bool], ...]] = (
     TorchrunLines._killing,
     TorchrunLines._called,
     TorchrunLines._spawn,
+    TorchrunLines._shell,
     TorchrunLines._scheduler,
     TorchrunLines._wrapper,
     TorchrunLines._world,

@@ -26,7 +26,7 @@ _FATAL: Final = re.compile(r"Fatal Python error: (.+)")
 _CHAIN: Final = ("The above exception was the direct cause", "During handling of the above exception")
 _IGNORED: Final = ("Exception ignored in", "Exception ignored on")
 _IN_THREAD: Final = "Exception in thread "
-_LABEL: Final = re.compile(r"(?i)\b(?:(?:global[_ ])?rank[\s:=#]*|^-- process )(\d{1,5})\b")
+_LABEL: Final = re.compile(r"(?i)(?:\b(?:global[_ ])?rank[\s:=#]*|^-- process )(\d{1,5})\b")
 _MAX_FRAMES: Final = 100
 _MAX_FOREIGN: Final = 200
 _MAX_TAIL: Final = 14

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from traceml_daemon.triage.attempts import drop_earlier_attempts
 from traceml_daemon.triage.causes import Cause, causes_of, conclude_ranks, is_consequence
 from traceml_daemon.triage.ends import End, collect_ends, first_end, is_multinode, signal_of
 from traceml_daemon.triage.observations import Observations, Place
@@ -51,6 +52,7 @@ class Findings:
 
     def __init__(self, seen: Observations) -> None:
         self.seen = seen
+        drop_earlier_attempts(seen)
         seen.is_multinode = seen.is_multinode or is_multinode(seen)
         self.ends = collect_ends(seen)
         self.causes = causes_of(seen)

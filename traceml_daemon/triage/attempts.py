@@ -1,0 +1,49 @@
+"""Restarts in one log: what was seen before the last one belongs to an earlier attempt."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from traceml_daemon.triage.observations import Observations, Place
+
+
+def drop_earlier_attempts(seen: Observations) -> None:
+    """Keep what the last attempt with errors of its own shows; a failure that a restart recovered stays.
+
+    torchrun says that it restarts only at level INFO; without that, a second `failed (...)` of the same agent tells.
+    """
+    for file, lines in _boundaries(seen).items():
+        last = max((line for line in lines if _has_errors_after(seen, file, line)), default=0)
+        if last:
+            _forget(seen, file, last)
+
+
+def _boundaries(seen: Observations) -> dict[int, list[int]]:
+    """By file, the lines that end an attempt."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for place in seen.restarts:
+        found[place.file].append(place.line)
+    failures: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for one in seen.exits:
+        file, agent_pid, _, _ = one.agent
+        if one.source == "agent" and agent_pid is not None:
+            failures[file, agent_pid].append(one.place.line)
+    for (file, _), lines in failures.items():
+        found[file] += lines[:-1]
+    return found
+
+
+def _has_errors_after(seen: Observations, file: int, line: int) -> bool:
+    places = [one.place for one in seen.raised] + [one.place for one in seen.exits] + [one.place for one in seen.hits]
+    return any(place.file == file and place.line > line for place in places)
+
+
+def _forget(seen: Observations, file: int, line: int) -> None:
+    def is_kept(place: Place) -> bool:
+        return place.file != file or place.line > line
+
+    seen.raised = [one for one in seen.raised if is_kept(one.place)]
+    seen.exits = [one for one in seen.exits if is_kept(one.place)]
+    seen.hits = [one for one in seen.hits if is_kept(one.place) or one.is_record]
+    seen.signals = [one for one in seen.signals if is_kept(one.place)]
+    seen.watchdogs = [one for one in seen.watchdogs if is_kept(one.place)]

@@ -2,7 +2,7 @@
 
 `python -m tests.launch.stub_torchrun NUM_WORKERS CODE [--deaf]`: each worker takes its pipes and ring from the launcher
 and runs CODE, with `rank` and `recorder` at hand. `--deaf`: ignores signals, as an agent in its exit barrier does.
-`--real`: CODE is the path of a script, run by the client's own worker.
+`--real`: CODE is the path of a script, run by the client's own worker; `--pass WORD`: its argument.
 `--redirect FILE`: gives their standard output a file, as torchrun's own `--redirects` does. `--node N --num-nodes M`:
 one node of several.
 """
@@ -27,7 +27,7 @@ def start_worker(local_rank: int, num_workers: int, code: str) -> subprocess.Pop
     redirect = option("--redirect")
     worker = "traceml_client.worker" if "--real" in sys.argv else "tests.launch.stub_worker"
     return subprocess.Popen(
-        [sys.executable, "-m", worker, code],
+        [sys.executable, "-m", worker, code, *([option("--pass") or ""] if "--pass" in sys.argv else [])],
         env={**os.environ, **{name: str(number) for name, number in {**ranks, **sizes}.items()}},
         stdout=open(redirect, "wb") if redirect else None,
         start_new_session=True,

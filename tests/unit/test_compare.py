@@ -175,6 +175,13 @@ def test_a_folder_of_runs_is_a_table(
     assert any("failed" in line and "python_exception" in line for line in lines[1:3])
     assert "empty/final_summary.json is missing" in lines[3]
 
+    monkeypatch.setattr("sys.argv", ["traceml", "compare", str(tmp_path), "--json"])
+    assert cli.main() == 0
+    document = json.loads(capsys.readouterr().out)
+    schema = json.loads(json_schema.path_of("run_table").read_bytes())
+    jsonschema.validate(document, schema, jsonschema.Draft202012Validator)
+    assert [len(document[name]) for name in ("runs", "warnings")] == [2, 1]
+
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Manifest:

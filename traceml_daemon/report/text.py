@@ -144,11 +144,9 @@ def _warnings(summary: FinalSummary) -> Iterator[str]:
 
 
 def _step_time(section: StepTimeSection, *, has_failed: bool) -> Iterator[str]:
-    window = section.window
-    if window.steps == 0:
-        yield f"Steps: none measured; {section.reasons.get('step', '')}"
-        return
     yield step_caption(section, has_failed=has_failed)
+    if section.window.steps == 0:
+        return
     yield f"  {'phase':<12}{'p50 ms':>11}{'p95 ms':>11}{'p99 ms':>11}{'mean ms':>11}{'share':>9}"
     for name in PHASE_NAMES:
         times = section.phases[name]
@@ -158,8 +156,10 @@ def _step_time(section: StepTimeSection, *, has_failed: bool) -> Iterator[str]:
 
 
 def step_caption(section: StepTimeSection, *, has_failed: bool) -> str:
-    """Which steps the figures are of."""
+    """Which steps the figures are of, or why there are none."""
     window = section.window
+    if window.steps == 0:
+        return f"Steps: none measured; {section.reasons.get('step', '')}"
     caption = "Steps before the end, no verdict on performance" if has_failed else "Steps"
     return (
         f"{caption}: {window.first_step} to {window.last_step}"

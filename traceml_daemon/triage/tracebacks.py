@@ -84,7 +84,7 @@ class Tracebacks:
             state.num_open, state.frames, state.has_header, state.num_foreign = 1, [found], False, 0
             return None
         if state.tail:
-            return self._going_on(state, line, stripped)
+            return self._going_on(state, line, stripped, quote)
         return self._outside(state, line, stripped, quote)
 
     def precede(self, speaker: Speaker, text: str) -> None:
@@ -172,7 +172,7 @@ class Tracebacks:
         state.previous = ""
         return raised
 
-    def _going_on(self, state: _State, line: Line, stripped: str) -> Raised | None:
+    def _going_on(self, state: _State, line: Line, stripped: str, quote: str) -> Raised | None:
         """A message of several lines, or the words that chain it to the next traceback."""
         if any(words in line.text for words in _CHAIN):
             state.is_chained, state.tail, state.previous = True, _MAX_TAIL, ""
@@ -180,7 +180,7 @@ class Tracebacks:
         kind = kind_of(stripped, has_frames=False)
         if line.is_agents or (kind is not None and not state.is_chained and line.text[:1] not in (" ", "\t")):
             state.tail = 0
-            return self._outside(state, line, stripped, "") if not line.is_agents else None
+            return self._outside(state, line, stripped, quote) if not line.is_agents else None
         state.tail -= 1
         state.previous = stripped
         last = state.last
@@ -197,7 +197,7 @@ class Tracebacks:
         if kind is None or line.text[:1] in (" ", "\t") or line.is_agents:
             return None
         state.frames, state.label_rank, state.is_ignored, state.is_in_thread = [], None, False, False
-        return self._raise(state, line, kind, quote or stripped)
+        return self._raise(state, line, kind, quote)
 
 
 def kind_of(stripped: str, *, has_frames: bool) -> tuple[str, str] | None:

@@ -29,17 +29,20 @@ def write_noisy_run(
     all_slower: float = 1.0,
     stall_every: int = 0,
     jitter: float = 0.05,
+    is_of_two_kinds: bool = False,
     facts: RunFacts | None = None,
 ) -> Path:
     """One run of the script.
 
     `slower`: phase to factor; `all_slower`: a factor on everything; `stall_every`: one of so many steps takes ten times
-    as long; `jitter`: sigma of each phase of each step.
+    as long; `jitter`: sigma of each phase of each step; `is_of_two_kinds`: about every other step is thrice as long.
     """
     generator = np.random.default_rng(seed)
     shared = _shared_noise(generator, num_steps) * all_slower
     if stall_every:
         shared[::stall_every] *= 10
+    if is_of_two_kinds:
+        shared *= np.where(generator.random(num_steps) < 0.5, 3, 1)
     facts = facts or run_facts([Rank(rank=rank) for rank in range(num_ranks)], status="completed", exit_code=0)
     folder.mkdir()
     contents = {}

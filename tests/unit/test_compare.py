@@ -72,6 +72,13 @@ def test_a_few_much_slower_steps_are_seen_beside_an_equal_median(runs: Path, tmp
     assert "slow steps have become more or fewer" in comparison.why
 
 
+def test_where_steps_are_of_two_kinds_the_mean_decides(tmp_path: Path) -> None:
+    first, second = (write_noisy_run(tmp_path / str(i), 43 + i, num_steps=3000, is_of_two_kinds=True) for i in range(2))
+    slower = write_noisy_run(tmp_path / "slower", 45, num_steps=3000, is_of_two_kinds=True, all_slower=1.2)
+    assert [compare(first, other).verdict for other in (second, slower)] == ["same", "worse"]
+    assert "the median step is unsteady" in compare(first, slower).why
+
+
 def test_more_noise_than_change_is_inconclusive(tmp_path: Path) -> None:
     noisy = [write_noisy_run(tmp_path / name, seed, num_steps=60, jitter=0.8) for name, seed in (("a", 1), ("b", 2))]
     comparison = compare(*noisy)

@@ -1,7 +1,7 @@
 """Two runs, or many: what changed from A to B, how sure that is, and whether it is more than the noise.
 
 The verdict is of the step's median. The mean is asked too: a step that is rarely but much slower leaves the median
-alone. A run that failed gets figures and no verdict.
+alone, and where steps are of two kinds the median jumps between them. A run that failed gets figures and no verdict.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_daemon.report import bootstrap
 from traceml_daemon.report.bootstrap import PhaseSpreads, Spread
 from traceml_daemon.report.compare_form import (
+    Basis,
     ComparedFindings,
     ComparedRun,
     Comparison,
@@ -88,6 +89,7 @@ def _phase_change(name: str, a: SavedRun, b: SavedRun, spread: PhaseSpreads | No
         return PhaseChange(
             phase=name,
             verdict="inconclusive",
+            judged_by="median",
             a_p50_ms=None if in_a is None else in_a.p50_ms,
             b_p50_ms=None if in_b is None else in_b.p50_ms,
             change_pct=None,
@@ -98,10 +100,11 @@ def _phase_change(name: str, a: SavedRun, b: SavedRun, spread: PhaseSpreads | No
     spread = spread or PhaseSpreads(None, None, None)
     median = _change(in_a.p50_ms, in_b.p50_ms, spread.median)
     mean = _change(in_a.mean_ms, in_b.mean_ms, spread.mean)
-    step = a.step_time.phases.get("step")
+    verdict, judged_by = judge(median, mean, margin_pct)
     return PhaseChange(
         phase=name,
-        verdict=_phase_verdict(in_a, in_b, step, judge(median, mean, margin_pct)),
+        verdict=_phase_verdict(in_a, in_b, a.step_time.phases.get("step"), verdict),
+        judged_by=judged_by,
         a_p50_ms=in_a.p50_ms,
         b_p50_ms=in_b.p50_ms,
         change_pct=median.change_pct,
@@ -119,16 +122,19 @@ def _phase_verdict(a: PhaseTimes, b: PhaseTimes, step: PhaseTimes | None, verdic
     return "same" if largest_ms < _MATTERS * step.p50_ms else verdict
 
 
-def judge(median: _Change, mean: _Change, margin_pct: float) -> Verdict:
-    """From the median's change and, where only the mean is clear, from that."""
-    of_median = _judge_median(median, margin_pct)
-    of_mean = _judge_mean(mean, margin_pct)
-    if {of_median, of_mean} == {"better", "worse"}:
-        return "inconclusive"
-    return of_mean if of_mean is not None and of_median in ("same", "inconclusive") else of_median
+def judge(median: _Change, mean: _Change, margin_pct: float) -> tuple[Verdict, Basis]:
+    """By the median; by the mean where that is clear and the median is not, or feels nothing."""
+    by_median, by_mean = _judge(median, margin_pct), _judge(mean, margin_pct)
+    if {by_median, by_mean} == {"better", "worse"}:
+        return "inconclusive", "median"
+    if by_median == "inconclusive" and by_mean != "inconclusive":
+        return by_mean, "mean"
+    if by_median == "same" and _is_beyond(mean, margin_pct):
+        return by_mean, "mean"
+    return by_median, "median"
 
 
-def _judge_median(change: _Change, margin_pct: float) -> Verdict:
+def _judge(change: _Change, margin_pct: float) -> Verdict:
     if change.change_pct is None or change.interval_pct is None:
         return "inconclusive"
     low, high = change.interval_pct
@@ -140,14 +146,11 @@ def _judge_median(change: _Change, margin_pct: float) -> Verdict:
     return "same" if abs(change.change_pct) < margin_pct and is_narrow else "inconclusive"
 
 
-def _judge_mean(change: _Change, margin_pct: float) -> Verdict | None:
-    """Only where the whole interval lies beyond the margin: a few outliers move a mean far."""
-    if change.interval_pct is None:
-        return None
-    low, high = change.interval_pct
-    if low > margin_pct:
-        return "worse"
-    return "better" if high < -margin_pct else None
+def _is_beyond(change: _Change, margin_pct: float) -> bool:
+    """The whole interval: a few outliers move a mean far, so against a calm median it has to be sure."""
+    return change.interval_pct is not None and (
+        change.interval_pct[0] > margin_pct or change.interval_pct[1] < -margin_pct
+    )
 
 
 def _change(a_ms: float, b_ms: float, spread: Spread | None) -> _Change:

@@ -16,6 +16,7 @@ from traceml_daemon.report.form import Finding
 COMPARE_SCHEMA_VERSION: Final = 1
 
 Verdict = Literal["better", "worse", "same", "inconclusive"]
+Basis = Literal["median", "mean"]
 Interval = tuple[float, float]
 """(low, high), which holds the true change with 95 % confidence."""
 
@@ -43,6 +44,7 @@ class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
 
     phase: str
     verdict: Verdict
+    judged_by: Basis
     a_p50_ms: float | None
     b_p50_ms: float | None
     change_pct: float | None

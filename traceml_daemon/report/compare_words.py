@@ -32,25 +32,25 @@ def why(verdict: Verdict, step: PhaseChange, phases: Sequence[PhaseChange], marg
     if step.change_pct is None or step.interval_pct is None:
         return "no step time that both runs measured"
     moved = f"the median step changed by {step.change_pct:+.1f} % ({interval_text(step.interval_pct)})"
-    if verdict in ("better", "worse"):
-        is_by_median = abs(step.change_pct) >= margin_pct
-        return (moved if is_by_median else _by_mean(step)) + _where(step, phases)
-    if verdict == "same":
-        return f"{moved}; less than {margin_pct:g} % is no change"
-    if abs(step.change_pct) >= margin_pct and step.interval_pct[0] <= 0 <= step.interval_pct[1]:
+    if verdict != "inconclusive":
+        reason = moved if step.judged_by == "median" else _by_mean(step, margin_pct)
+        return reason + (f"; less than {margin_pct:g} % is no change" if verdict == "same" else _where(step, phases))
+    if abs(step.change_pct) < margin_pct:
+        return f"{moved}: a change of more than {margin_pct:g} % may hide in that noise; more steps would tell"
+    if step.interval_pct[0] <= 0 <= step.interval_pct[1]:
         return f"{moved}: that may be noise; more steps or quieter machines would tell"
-    if abs(step.change_pct) >= margin_pct:
-        return f"{moved}, but the mean moved the other way"
-    return f"{moved}: a change of more than {margin_pct:g} % may hide in that noise; more steps would tell"
+    return f"{moved}, but the mean moved the other way"
 
 
-def _by_mean(step: PhaseChange) -> str:
+def _by_mean(step: PhaseChange, margin_pct: float) -> str:
+    assert step.change_pct is not None
+    assert step.interval_pct is not None
     assert step.mean is not None
     assert step.mean.interval_pct is not None
-    return (
-        f"the median step changed by {step.change_pct:+.1f} %, but the mean by {step.mean.change_pct:+.1f} %"
-        f" ({interval_text(step.mean.interval_pct)}): slow steps have become more or fewer"
-    )
+    mean = f"the mean by {step.mean.change_pct:+.1f} % ({interval_text(step.mean.interval_pct)})"
+    if max(map(abs, step.interval_pct)) < 2 * margin_pct:
+        return f"the median step changed by {step.change_pct:+.1f} %, but {mean}: slow steps have become more or fewer"
+    return f"the median step is unsteady, it changed by {step.change_pct:+.1f} %; {mean}"
 
 
 def _where(step: PhaseChange, phases: Sequence[PhaseChange]) -> str:

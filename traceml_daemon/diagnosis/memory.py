@@ -45,6 +45,8 @@ def _creep(rank: int, node_rank: int, track: MemoryTrack) -> _Creep | None:
     times, level = track.times_s[lead:], track.num_bytes[lead:]
     if len(times) < policy.CREEP_MIN_SAMPLES or times[-1] <= times[0]:
         return None
+    if level[-1] - level[0] < policy.CREEP_FLOOR_BYTES / 2:  # of a thousand ranks, most end here
+        return None
     x, y = thinned(times, level)
     slope, z, span = theil_sen(x, y), mann_kendall(y), times[-1] - times[0]
     growth = slope * span

@@ -9,7 +9,7 @@ that differs from the rest in a phase is the culprit, and of two ranks the one t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -82,7 +82,18 @@ def find_stragglers(run: RunProfile, coarse: Blocks) -> Iterator[Finding]:
             if found.kind not in strongest or found.share > 1.2 * strongest[found.kind].share:
                 strongest[found.kind] = found
     for candidate in strongest.values():
-        yield _finding(run, fine, candidate)
+        yield _finding(run, fine, _since_its_begin(candidate, fine))
+
+
+def _since_its_begin(found: _Candidate, fine: Blocks) -> _Candidate:
+    """The first cell from which on it lasts."""
+    rows = fine.phases[:, _GROUPS[found.kind]].sum(axis=1)
+    others = [place for place in range(len(rows)) if place not in found.ranks]
+    lead = median(rows[list(found.ranks)], axis=0) - median(rows[others], axis=0)
+    is_behind = ~(lead < 0.5 * found.excess_ms)
+    lasting = np.cumsum(is_behind[::-1])[::-1] / np.arange(len(is_behind), 0, -1)
+    first = int(np.argmax(is_behind & (lasting >= policy.STRAGGLER_CONSISTENCY)))
+    return replace(found, first_cell=first if first > len(is_behind) // 10 else 0)
 
 
 def _candidates(windows: dict[bool, Floats], first_cell: int, is_wait_measured: bool) -> Iterator[_Candidate]:
@@ -95,6 +106,7 @@ def _candidates(windows: dict[bool, Floats], first_cell: int, is_wait_measured: 
     step_ms = float(np.median(median(windows[True].sum(axis=1), axis=1)[alive]))
     for kind, rows in _GROUPS.items():
         phases = windows[kind == "INPUT_STRAGGLER"][alive]
+        phases = phases[:, :, ~np.isnan(phases).any(axis=(0, 1))]  # blocks in which somebody had no steady step
         excess = _consistent_excess(phases[:, rows].sum(axis=1))
         threshold = max(policy.STRAGGLER_INFO * step_ms, policy.STRAGGLER_FLOOR_MS)
         slow = np.flatnonzero(excess >= max(threshold, 0.5 * np.max(excess))).astype(np.int64)

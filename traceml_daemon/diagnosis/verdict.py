@@ -38,6 +38,8 @@ _STRONGEST_FIRST: Final[tuple[Kind, ...]] = (
 )
 """Among findings of one severity: what names a rank or a cause before what describes the whole."""
 _ABOUT_MEMORY: Final = {"MEMORY_CREEP", "MEMORY_PRESSURE", "MEMORY_IMBALANCE"}
+_ABOUT_RESOURCES: Final = {*_ABOUT_MEMORY, "HOST_PRESSURE", "LOW_GPU_UTILIZATION"}
+"""As mere information they stand behind what a step is made of."""
 _EXPLAINS_IDLE_DEVICES: Final = {
     "INPUT_BOUND",
     "TRANSFER_BOUND",
@@ -88,7 +90,7 @@ def _steps(run: RunProfile) -> list[Finding]:
     culprits = {rank for f in stragglers if f.severity != "info" for rank in f.ranks}
     places = [place for place, rank in enumerate(run.ranks) if rank.rank not in culprits]
     shares = StepShares(blocks, places)
-    bounds = list(find_bounds(run, shares))
+    bounds = [f for f in find_bounds(run, shares) if not culprits or f.severity != "info"]
     is_input_bound = any(f.kind == "INPUT_BOUND" and f.severity != "info" for f in bounds)
     stalls = [f for f in find_stalls(run) if not (is_input_bound and f.phase == "input_wait")]
     found = [*stragglers, *bounds, *find_slowdown(run, blocks), *stalls, *find_checkpoints(run)]
@@ -96,8 +98,9 @@ def _steps(run: RunProfile) -> list[Finding]:
 
 
 def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
-    def strength(finding: Finding) -> tuple[int, int, float]:
-        weight = -(finding.lost_share or 0.0)
-        return -SEVERITIES.index(finding.severity), _STRONGEST_FIRST.index(finding.kind), weight
+    def strength(finding: Finding) -> tuple[int, bool, int, float]:
+        severity, place = SEVERITIES.index(finding.severity), _STRONGEST_FIRST.index(finding.kind)
+        is_aside = finding.severity == "info" and finding.kind in _ABOUT_RESOURCES
+        return -severity, is_aside, place, -(finding.lost_share or 0.0)
 
     return tuple(sorted(findings, key=strength))

@@ -29,6 +29,7 @@ Floats = npt.NDArray[np.float64]
 CELL_ROWS: Final = (*PHASES, "residual", "step")
 """Rows of `StepCells.total_ns`."""
 _STEP: Final = len(CELL_ROWS) - 1
+_FIRST: Final = np.zeros(1, np.int64)
 _ANY_WAIT: Final = 1 << WAIT_SHIFT
 """The smallest tag with a measured wait."""
 
@@ -73,9 +74,9 @@ class StepCells:
         if in_axis == 0:
             return
         cells = records.sequences[:in_axis] // self.axis.steps_per_cell
-        starts = np.flatnonzero(np.diff(cells, prepend=-1))
+        starts = np.concatenate([_FIRST, np.flatnonzero(cells[1:] != cells[:-1]) + 1])
         places = cells[starts]
-        counts = np.diff(starts, append=in_axis)
+        counts = np.concatenate([starts[1:], [in_axis]]) - starts
         rows, waited = with_residual(records.values[:, :in_axis]), waited_ns(records)[:in_axis]
         totals = np.add.reduceat(rows, starts, axis=1)
         self.waited_ns[places] += np.add.reduceat(waited, starts)

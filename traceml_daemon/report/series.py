@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Final
 
@@ -75,11 +76,13 @@ def series(
 
 
 def line(values: Floats) -> Line:
-    """Four significant digits; null for NaN; empty if there is nothing else."""
-    if len(values) == 0 or np.isnan(values).all():
+    """Four significant digits of the largest value; null for NaN; empty if there is nothing else."""
+    is_known = ~np.isnan(values)
+    if not is_known.any():
         return ()
-    with np.errstate(invalid="ignore", divide="ignore"):
-        magnitude = np.floor(np.log10(np.abs(np.where(values == 0, 1.0, values))))
-    factor = 10.0 ** (_DIGITS - 1 - magnitude)
-    rounded = np.round(values * factor) / factor
-    return tuple(None if value != value else value for value in np.round(rounded, 6).tolist())
+    largest = float(np.abs(values[is_known]).max())
+    num_decimals = _DIGITS - 1 - math.floor(math.log10(largest)) if largest > 0 else 0
+    rounded: list[float | None] = np.round(values, max(0, num_decimals)).tolist()
+    if not is_known.all():
+        rounded = [None if value != value else value for value in rounded]
+    return tuple(rounded)

@@ -18,7 +18,9 @@ MAX_EVIDENCE = 8
 def build_report(verdict: Verdict, files: Sequence[str]) -> FailureReport:
     """`files`: the names under which evidence is quoted, in the order in which they were read."""
     entry = load_entry(verdict.category)
-    evidence = tuple(Evidence(files[place.file], place.line, place.quote) for place in _chosen(verdict.evidence))
+    evidence = tuple(
+        Evidence(files[place.file], _line(place, verdict), place.quote) for place in _chosen(verdict.evidence)
+    )
     file = shlex.quote(evidence[0].file if evidence else files[0] if files else "-")
     number = signal_of(verdict.exit_code) if verdict.exit_code is not None else 0
     missing = () if verdict.confidence == "confirmed" else tuple(entry.missing)
@@ -42,6 +44,11 @@ def build_report(verdict: Verdict, files: Sequence[str]) -> FailureReport:
         verify_command=_with_paths(entry.verify_command, file) or None,
         missing=tuple(MissingFact(one.fact, _with_paths(one.command, file)) for one in missing),
     )
+
+
+def _line(place: Place, verdict: Verdict) -> int | None:
+    """None behind a carriage return that a progress bar left: half of the tools count it as the end of a line."""
+    return place.line if place.line < verdict.first_returns.get(place.file, place.line + 1) else None
 
 
 def _with_paths(command: str, file: str) -> str:

@@ -26,11 +26,18 @@ Confidence = Literal["confirmed", "likely", "unknown"]
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """`text` stands literally on that line of that file; `file` is relative to the run folder, lines count from 1."""
+    """`text` stands literally on that line of that file; `file` is relative to the run folder, lines count from 1.
+
+    `line` is null where tools disagree on the number: behind a carriage return inside a line.
+    """
 
     file: str
-    line: int
+    line: int | None
     text: str
+
+    @property
+    def place(self) -> str:
+        return self.file if self.line is None else f"{self.file}:{self.line}"
 
 
 class Collateral(msgspec.Struct, frozen=True):

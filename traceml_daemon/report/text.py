@@ -40,7 +40,7 @@ def failure_text(report: FailureReport) -> str:
     """The failure, its evidence, and what would settle what is not known."""
     lines = list(failure_lines(report))
     lines += [f"Family: {report.family}"]
-    lines += [f"Evidence: {item.file}:{item.line}: {item.text}" for item in report.evidence]
+    lines += [f"Evidence: {item.place}: {item.text}" for item in report.evidence]
     lines += [f"To verify: $ {report.verify_command}"] if report.verify_command is not None else []
     lines += [f"Not known: {fact.fact}; $ {fact.command}" for fact in report.missing]
     return "\n".join(lines) + "\n"

@@ -18,6 +18,7 @@ from traceml_daemon.triage.consequences import complete
 from traceml_daemon.triage.deaths import blame_crash, blame_exit, blame_kill
 from traceml_daemon.triage.ends import first_end, signal_of
 from traceml_daemon.triage.observations import Observations, Place
+from traceml_daemon.triage.recoveries import has_recovered
 from traceml_daemon.triage.verdict import BY_SIGNAL, Findings, Verdict, places_of
 from traceml_daemon.triage.waiting import blame_communication
 
@@ -31,7 +32,8 @@ def judge(seen: Observations) -> Verdict:
     """Apply the rules."""
     found = Findings(seen)
     verdict = (
-        _blame_causes(found)
+        has_recovered(found)
+        or _blame_causes(found)
         or blame_kill(found)
         or blame_communication(found)
         or blame_exit(found)
@@ -45,7 +47,7 @@ def _blame_causes(found: Findings) -> Verdict | None:
     """Records, original errors, crashes, stops from outside."""
     stops = _stops(found)
     causes = [cause for cause in found.causes if not is_consequence(cause) and cause.tier != Tier.EXTERNAL]
-    if not any(cause.is_stated for cause in stops) and _has_failed_task(found):
+    if not any(cause.is_stated for cause in stops) and (_has_failed_task(found) or _has_waited(found)):
         stops = []
     first_stop = min(stops, key=lambda cause: cause.order, default=None)
     if first_stop is not None:
@@ -62,6 +64,11 @@ def _blame_causes(found: Findings) -> Verdict | None:
 def _has_failed_task(found: Findings) -> bool:
     """A scheduler cancels the other tasks of a step when one has failed: that is no reason of its own."""
     return any(one.source == "scheduler" and signal_of(one.code) == 0 and one.code for one in found.seen.exits)
+
+
+def _has_waited(found: Findings) -> bool:
+    """A collective that timed out ends its task, and a scheduler the others for it."""
+    return bool(found.seen.watchdogs) or any(cause.tier == Tier.TIMEOUT for cause in found.causes)
 
 
 def _of_originals(causes: list[Cause]) -> Verdict:
@@ -137,7 +144,9 @@ def _of_stop(stops: list[Cause], found: Findings) -> Verdict:
             f"{len(agents)} launchers were stopped together from outside; what came first is not in these logs"
         )
     else:
-        verdict = Verdict(first.category, "confirmed" if first.is_stated else "likely")
+        silent = {cause.rank for cause in stated if cause.category == first.category == "hang"} - {None}
+        rank = silent.pop() if len(silent) == 1 else None
+        verdict = Verdict(first.category, "confirmed" if first.is_stated else "likely", rank)
     verdict.evidence = [cause.place for cause in sorted(stated, key=lambda cause: cause.order)[:3]]
     return verdict
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 
-from traceml_daemon.triage.ends import End, first_end, only_worker
+from traceml_daemon.triage.ends import End
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised
 from traceml_daemon.triage.reader import is_agents
 
@@ -55,8 +54,6 @@ _TIERS: Final = {
 _MILD: Final = re.compile(r"\b(?:WARNING|(?<!NCCL )WARN|INFO|DEBUG|\w+Warning)\b")
 """A level at which a program says what it goes on after."""
 _IN_GROUP: Final = re.compile(r"\[(?:PG (?:0|ID 0 PG GUID 0(?:\(default_pg\))?) )?Rank (\d+)\]")
-_EXIT_LINES: Final = frozenset({"bad_cli_args", "file_not_found", "import_error"})
-"""Python and argparse say these in a line without a traceback, and exit."""
 _WRAPPERS: Final = frozenset(
     {"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException", "SystemExit"}
 )
@@ -187,43 +184,3 @@ def _folded(message: str) -> str:
 
 def is_consequence(cause: Cause) -> bool:
     return cause.tier in (Tier.PEER, Tier.TIMEOUT)
-
-
-def _is_a_ranks(cause: Cause) -> bool:
-    """Whether a single rank did it, in a process that ended of it."""
-    if cause.tier in (Tier.RENDEZVOUS, Tier.AGENT, Tier.EXTERNAL, Tier.FABRIC):
-        return False
-    if cause.raised is None:
-        return cause.tier == Tier.CRASH or cause.category in _EXIT_LINES
-    return not is_agents(cause.raised)
-
-
-def _global_rank(local_rank: int, file: int, ends: list[End], seen: Observations) -> int | None:
-    """On one node the local rank is the global one; else that file's own table may say it."""
-    same = {end.rank for end in ends if end.local_rank == local_rank and end.reports[0].place.file == file}
-    if len(same) == 1:
-        return same.pop()
-    return None if seen.is_multinode else local_rank
-
-
-def conclude_ranks(causes: list[Cause], ends: list[End], seen: Observations) -> None:
-    """Give the causes without a rank of their own the one that the exits, labels or a single worker leave."""
-    explained = {cause.rank for cause in causes if is_consequence(cause) and cause.rank is not None}
-    open_ends = [end for end in ends if end.rank is None or end.rank not in explained]
-    nobodys = [cause for cause in causes if is_consequence(cause) and cause.rank is None and cause.raised is not None]
-    may_be_a_peers = seen.is_multinode and bool(nobodys)
-    """An exit may belong to an error of a lost peer that names no rank."""
-    times = Counter(cause.signature for cause in causes if not cause.is_attributed)
-    for cause in causes:
-        if cause.rank is not None or not _is_a_ranks(cause):
-            continue
-        raised = cause.raised
-        if raised is not None and raised.label_rank is not None and not seen.is_multinode:
-            cause.rank = raised.label_rank
-        elif raised is not None and raised.speaker.local_rank is not None:
-            cause.rank = _global_rank(raised.speaker.local_rank, cause.place.file, ends, seen)
-        elif raised is not None and raised.speaker.task is not None and not ends and not seen.wrappers:
-            cause.rank = raised.speaker.task
-        elif times[cause.signature] == 1 and not is_consequence(cause) and not may_be_a_peers:
-            one = first_end(open_ends)
-            cause.rank = one.rank if one is not None else only_worker(seen)

@@ -8,6 +8,7 @@ from traceml_daemon.triage.verdict import Findings, Verdict, places_of
 
 def complete(verdict: Verdict, found: Findings) -> None:
     """Add exit, collateral ranks and torchrun's opinion."""
+    verdict.first_returns = found.seen.first_returns
     end = next((end for end in found.ends if end.rank is not None and end.rank == verdict.rank), None)
     if end is not None:
         verdict.exit_code = end.code if verdict.exit_code is None else verdict.exit_code

@@ -129,6 +129,17 @@ class Watchdog:
     group: str
 
 
+@dataclass(frozen=True, slots=True)
+class GoodEnd:
+    """The tail of a log says that the job ended well."""
+
+    place: Place
+    is_exit: bool
+    """It is an exit status of 0."""
+    last_progress: int
+    """The line of the last step, epoch or bar before; 0: none in the tail."""
+
+
 @dataclass(slots=True)
 class Observations:
     """Of all files; bounded, whatever their size."""
@@ -141,8 +152,12 @@ class Observations:
     wrappers: list[Place] = field(default_factory=list)
     """`ChildFailedError` and what other launchers say instead: a worker failed, and nothing more."""
     restarts: list[Place] = field(default_factory=list)
+    first_returns: dict[int, int] = field(default_factory=dict)
+    """By file, the first line with a carriage return inside: from there on, readers count lines differently."""
     progress: list[Place] = field(default_factory=list)
     """The last lines that look like progress, at most one a file."""
+    good_ends: list[GoodEnd] = field(default_factory=list)
+    """At most one a file."""
     suspects: list[Place] = field(default_factory=list)
     """Lines that speak of an error and fit nothing known."""
     killed_pids: set[int] = field(default_factory=set)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from traceml_daemon.triage import torchrun_lines
+from traceml_daemon.triage.endings import SUSPECT, good_end, last_progress
 from traceml_daemon.triage.lines import MAX_PIECE_BYTES, Line, Pieces, attribute
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised, Watchdog
 from traceml_daemon.triage.signs import Sign, SignBook
@@ -30,16 +31,12 @@ _STRUCTURAL: Final = (
     "traceback (most", '  file "', "error", "exception", "interrupt", "failed", "failure", "fatal", "killed", "abort",
     "\u2502 /", "watchdog", "exit status", "notfound", *torchrun_lines.LITERALS,
 )  # fmt: skip
+_RETURN: Final = re.compile(rb"\r(?!\n)")
 _WATCHDOG: Final = re.compile(
     r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)(?:, [^)]*?NumelIn=(\d+))?[^)]*, Timeout\(ms\)=\d+\) ran for \d+ milli"
 )
 _GROUP: Final = re.compile(r"\[(PG [^\]]*?)\s*Rank (\d+)\]|\[Rank (\d+)\]")
 _DEFAULT_GROUP: Final = re.compile(r"default_pg|PG 0\b|PG ID 0\b|^$")
-_PROGRESS: Final = re.compile(
-    r"(?i)\b(?:step|epoch|iter(?:ation)?|batch|loss|train(?:ing)?)\b.*\d|\d+/\d+ \[|\b(?:finished|completed?)\b"
-    r"|\b(?:saved|done)\b"
-)
-_SUSPECT: Final = re.compile(r"(?i)error|fail|fatal|killed|abort|exception|not found|denied|refused|traceback")
 _AGENT_FRAME: Final = re.compile(
     r"torch/distributed/(?:run|launch|launcher/api|elastic/(?!multiprocessing/errors/__init__))[\w/]*\.py:"
 )
@@ -78,8 +75,15 @@ class LogReader:
         self._note_tail()
         self._seen.num_processes = max(self._seen.num_processes, len(self._speakers))
 
+    def _note_return(self, number: int, block: bytes) -> None:
+        if self._file in self._seen.first_returns or b"\r" not in block:
+            return
+        if (found := _RETURN.search(block)) is not None:
+            self._seen.first_returns[self._file] = number + block.count(b"\n", 0, found.start())
+
     def _read_block(self, number: int, block: bytes) -> None:
         """Look closely at the lines that hold one of the words, and at those that belong to something open."""
+        self._note_return(number, block)
         position, size, last = 0, len(block), number + block.count(b"\n")
         hints = self._screen(block) if self._screen is not None else None
         hint = next(hints, size) if hints is not None else 0
@@ -151,6 +155,8 @@ class LogReader:
         if "Traceback (most" in line.text:
             before = attribute(number, self._before)
             self._tracebacks.precede(line.speaker, before.text if before.speaker == line.speaker else "")
+        if self._tracebacks.is_source(line):
+            return True
         is_launchers = self._launchers.take(line, place)
         raised = self._tracebacks.take(line, place.quote)
         return self._note(line, place, raised, is_launchers=is_launchers) or is_launchers or raised is not None
@@ -216,7 +222,7 @@ class LogReader:
         return True
 
     def _suspect(self, line: Line, place: Place) -> None:
-        if len(self._seen.suspects) < _MAX_SUSPECTS and _SUSPECT.search(line.text):
+        if len(self._seen.suspects) < _MAX_SUSPECTS and SUSPECT.search(line.text):
             self._seen.suspects.append(place)
 
     def _note_table_causes(self) -> None:
@@ -238,12 +244,8 @@ class LogReader:
 
     def _note_tail(self) -> None:
         number, tail = self._last
-        lines = tail.split(b"\n")
-        for offset, piece in enumerate(reversed(lines)):
-            text = piece.decode("utf-8", "replace").rpartition("\r")[2]
-            if _PROGRESS.search(text) and not _SUSPECT.search(text):
-                self._seen.progress.append(Place(self._file, number - offset, text.strip()[:_MAX_QUOTE]))
-                return
+        self._seen.progress += last_progress(self._file, number, tail)
+        self._seen.good_ends += good_end(self._file, number, tail)
 
 
 def wanted_words(book: SignBook) -> tuple[bytes, ...]:

@@ -23,7 +23,7 @@ LITERALS: Final = (
     "exits with return code", "returned non-zero exit status", "died with <signals", "terminated with",
     "childfailederror", "will restart worker group", "rendezvous'ing worker group", "exited with exit code",
     "no_other_failures", "root cause", "rank      :", "rank: ", "world_size=", "num_local_procs", "failures:",
-    "child process", "exit code", "exit status", "exited with", "killed", "exited on signal", ": line ",
+    "child process", "exit code", "exit status", "exit_code", "exited with", "killed", "exited on signal", ": line ",
     "killing subprocess", "exit code:", "srun: error:", "stopping worker group", "rank       :", "num_processes",
 )  # fmt: skip
 """Words of which at least one stands in every line that this module reads, in lower case."""
@@ -47,7 +47,7 @@ _SPAWN: Final = re.compile(
     r"|[Pp]rocess (\d+) (?:exited|terminated) with (?:exit)?code (-?\d+)"
 )
 _CHILD: Final = re.compile(r"\[rank: (\d+)\] Child process with PID \d+ terminated with code (-?\d+)")
-_BY_SIGNAL: Final = re.compile(r"(?i)\bexit(?:ed with|s with)?(?: (?:code|status)[ :=]*| )(13[24-79])\b")
+_BY_SIGNAL: Final = re.compile(r"(?i)\bexit(?:ed with|s with)?(?:[ _]?(?:code|status)[\"']?[ :=]*| )(13[24-79])\b")
 """128 + n: a shell, a container runtime or an IDE saw a signal."""
 _SHELL: Final = re.compile(r"line \d+: +(\d+) (Killed|Segmentation fault|Aborted|Bus error|Terminated)\b")
 _MPIRUN: Final = re.compile(r"process rank (\d+) .*exited on signal (\d+)")

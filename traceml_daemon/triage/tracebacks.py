@@ -87,6 +87,10 @@ class Tracebacks:
             return self._going_on(state, line, stripped, quote)
         return self._outside(state, line, stripped, quote)
 
+    def is_source(self, line: Line) -> bool:
+        """Whether it is a line of code that the traceback of its speaker quotes: that says nothing of what happened."""
+        return line.text[:4] == "    " and self._state(line.speaker).num_open > 0 and self._frame(line.text) is None
+
     def precede(self, speaker: Speaker, text: str) -> None:
         """The line right before a traceback, which may say whose it is."""
         self._state(speaker).previous = text.strip()

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from traceml_daemon.triage.attempts import drop_earlier_attempts
-from traceml_daemon.triage.causes import Cause, causes_of, conclude_ranks, is_consequence
+from traceml_daemon.triage.causes import Cause, causes_of, is_consequence
 from traceml_daemon.triage.ends import End, collect_ends, first_end, is_multinode, signal_of
 from traceml_daemon.triage.observations import Observations, Place
+from traceml_daemon.triage.ranks import conclude_ranks
 
 Confidence = Literal["confirmed", "likely", "unknown"]
 
@@ -42,6 +43,8 @@ class Verdict:
     collateral: dict[int, str] = field(default_factory=dict)
     torchrun_rank: int | None = None
     torchrun_why: str | None = None
+    first_returns: dict[int, int] = field(default_factory=dict)
+    """By file, as observed."""
     suspects: list[int] = field(default_factory=list)
     """Ranks that may be the ones to look at, without proof."""
     initiator: Cause | None = None

@@ -1,0 +1,131 @@
+"""Kinds of logs that once misled the triage, each in a few lines."""
+
+from __future__ import annotations
+
+import pytest
+
+from traceml_daemon.sign_files import load_book
+from traceml_daemon.triage.blame import judge
+from traceml_daemon.triage.observations import Observations
+from traceml_daemon.triage.reader import LogReader
+from traceml_daemon.triage.verdict import Verdict
+from traceml_daemon.triage_report import build_report
+
+AGENT = "E0101 20:57:27.620000 21000 torch/distributed/elastic/multiprocessing/api.py:869] "
+OUT_OF_MEMORY = """\
+Traceback (most recent call last):
+  File "/data/job/train.py", line 7, in step
+    model(batch)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+"""
+
+
+def read(*logs: str) -> Verdict:
+    seen = Observations()
+    for file, log in enumerate(logs):
+        reader = LogReader(file, load_book(), seen)
+        reader.feed(log.encode())
+        reader.finish()
+    return judge(seen)
+
+
+def failed(code: int, local_rank: int, pid: int) -> str:
+    return f"{AGENT}failed (exitcode: {code}) local_rank: {local_rank} (pid: {pid}) of binary: /opt/env/bin/python\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "category", "rank"),
+    [
+        ("kernel: Out of memory: Killed process 5002 (python)\n" + failed(-9, 3, 5002), "host_oom_kill", 3),
+        ("kernel: Memory cgroup out of memory: Killed process 77 (python)\n" + failed(-9, 2, 12), "host_oom_kill", 2),
+        ("kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=5001, GPU has fallen off the bus.\n" + failed(1, 1, 5001),
+         "gpu_hardware", 1),
+        ("kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=9, GPU has fallen off the bus.\n"
+         "[rank6]: RuntimeError: CUDA error: unspecified launch failure\n", "gpu_hardware", 6),
+        ("kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=9, GPU has fallen off the bus.\n"
+         "[rank6]: RuntimeError: CUDA error: unspecified launch failure\n"
+         "[rank7]: RuntimeError: CUDA error: unspecified launch failure\n", "gpu_hardware", None),
+        ("Indexing.cu:1553: indexSelect: block: [3,0,0], thread: [0,0,0] Assertion `srcIndex < n` failed.\n"
+         "[rank2]: torch.AcceleratorError: CUDA error: device-side assert triggered\n", "cuda_device_assert", 2),
+        ("node-a:9001:9120 [4] include/alloc.h:103 NCCL WARN Cuda failure 2 'out of memory'\n" + failed(1, 4, 9001),
+         "cuda_oom", 4),
+    ],
+)  # fmt: skip
+def test_a_line_that_nobody_signed_belongs_to_the_process_it_names_or_that_failed_of_it(
+    log: str, category: str, rank: int | None
+) -> None:
+    verdict = read(log)
+    assert (verdict.category, verdict.rank) == (category, rank)
+
+
+def test_code_that_a_traceback_quotes_is_no_evidence() -> None:
+    log = """\
+Traceback (most recent call last):
+  File "run.py", line 155, in <module>
+    raise RuntimeError('Error(s) in loading state_dict for {}: CUDA out of memory'.format(name))
+ValueError: no such label
+"""
+    verdict = read(log)
+    assert verdict.category == "python_exception"
+    assert [place.line for place in verdict.evidence] == [4]
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        OUT_OF_MEMORY + "out of memory at 64, halving\nstep 1 loss 2.0\nTraining complete.\n",
+        OUT_OF_MEMORY + "all ranks done, exit code 0\n",
+        failed(1, 1, 5001) + f"{AGENT}[default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
+        "step 900 loss 0.1\nTraining finished after 900 steps\n",
+        "WARNING Failed to import flash_attn, falling back\nstep 30 loss 2.9\nTraining complete. total errors: 0\n",
+    ],
+)
+def test_what_the_job_survived_is_no_failure(log: str) -> None:
+    assert read(log).category == "ok"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        OUT_OF_MEMORY + "Job finished at Mon Nov 30 02:37:13\n",
+        "step 1 loss 2.0\n" + OUT_OF_MEMORY + "done\n",
+        OUT_OF_MEMORY + "step 1 loss 2.0\nTraining was not completed\n",
+        OUT_OF_MEMORY + failed(1, 1, 5001) + "step 9 loss 1\nexit 0\n",
+    ],
+)
+def test_what_a_batch_script_says_at_its_end_does_not_undo_a_failure(log: str) -> None:
+    assert read(log).category == "cuda_oom"
+
+
+@pytest.mark.parametrize(
+    ("logs", "category", "rank"),
+    [
+        (("[WARNING] [RankMonitorServer:5] Did not get subsequent heartbeat. Waited 300.00 seconds.\n",), "hang", 5),
+        (
+            ("watchdog: no log output from any replica for 3600 s\nReceived 15 death signal, shutting down\n",),
+            "hang",
+            None,
+        ),
+        (('"ExitCode": 137,\n"OOMKilled": false,\n',), "sigkill_unattributed", None),
+        (('"ExitCode": 137,\n"OOMKilled": true,\n',), "host_oom_kill", None),
+        (('docker: could not select device driver "" with capabilities: [[gpu]].\n',), "no_gpu", None),
+        (
+            (
+                "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete\n",
+                "slurmstepd: error: *** STEP 9001.0 ON node-a CANCELLED AT 2024-05-20T14:19:31 ***\n",
+            ),
+            "collective_timeout",
+            None,
+        ),
+    ],
+)
+def test_what_supervisors_and_containers_record(logs: tuple[str, ...], category: str, rank: int | None) -> None:
+    verdict = read(*logs)
+    assert (verdict.category, verdict.rank) == (category, rank)
+
+
+def test_a_carriage_return_inside_a_line_leaves_the_number_of_later_lines_open() -> None:
+    early = build_report(read(OUT_OF_MEMORY + " 5%|\r 6%|\n"), ["a.log"])
+    assert [item.line for item in early.evidence] == [4]
+    late = build_report(read("step 1\r\n 5%|\r 6%|\n" + OUT_OF_MEMORY), ["a.log"])
+    assert [(item.line, item.place) for item in late.evidence] == [(None, "a.log")]

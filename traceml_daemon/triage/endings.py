@@ -1,0 +1,65 @@
+"""How the tail of a log reads: did it go on, and does it say that the job ended well?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from traceml_daemon.triage.observations import GoodEnd, Place
+
+_MAX_QUOTE: Final = 400
+SUSPECT: Final = re.compile(r"(?i)error|fail|fatal|killed|abort|exception|not found|denied|refused|traceback")
+_PROGRESS: Final = re.compile(
+    r"(?i)\b(?:step|epoch|iter(?:ation)?|batch|loss|train(?:ing)?)\b.*\d|\d+/\d+ \[|\b(?:finished|completed?)\b"
+    r"|\b(?:saved|done)\b"
+)
+_STEP: Final = re.compile(r"(?i)\b(?:steps?|epochs?|iter(?:ation)?s?|batch|loss)\b.{0,40}\d|\d+/\d+ \[|\b\d+%\|")
+_EXIT_0: Final = re.compile(
+    r"(?i)\bexit(?:ed|s|ing)?(?: with)?[ _]?(?:code|status)?[\"']?\s*[:= ]\s*0(?![\d.])|\breturned 0$"
+    r"|\bcode=exited, status=0"
+)
+_SUCCESS: Final = re.compile(
+    r"(?i)\b(?:training|fine-?tuning|pre-?training|evaluation|run|job|experiment"
+    r"|all (?:ranks|epochs|steps|tasks|workers))\b.{0,40}"
+    r"\b(?:completed?|finished|done|succeeded|successful(?:ly)?|ended (?:well|normally))\b"
+    r"|^\W*(?:done|finished|completed|success)\b|['\"]train_runtime['\"]:|reached\.$|\bSUCCEEDED\b"
+    r"|\b(?:finished|completed) (?:training|successfully|all)"
+)
+_BAD: Final = re.compile(r"(?i)\b(?:not|never|un\w+|with errors?|before|failed|failure|fatal|abort\w*|killed)\b")
+_COUNT_0: Final = re.compile(r"(?i)\b(?:errors?|failures?|failed)\s*[:=]\s*0\b|\b(?:0|no) (?:errors|failures|failed)\b")
+
+
+def last_progress(file: int, number: int, tail: bytes) -> Iterator[Place]:
+    """The last line that looks like work, if there is one; `number`: of the last line."""
+    for line, text in _lines(number, tail):
+        if _PROGRESS.search(text) and not SUSPECT.search(text):
+            yield Place(file, line, text[:_MAX_QUOTE])
+            return
+
+
+def good_end(file: int, number: int, tail: bytes) -> Iterator[GoodEnd]:
+    """The last line that says so, if nothing below it speaks of an error."""
+    found: GoodEnd | None = None
+    for line, text in _lines(number, tail):
+        if found is not None:
+            if _STEP.search(text):
+                yield GoodEnd(found.place, found.is_exit, line)
+                return
+            continue
+        plain = _COUNT_0.sub("", text)
+        is_exit = _EXIT_0.search(plain) is not None
+        if is_exit or (_SUCCESS.search(plain) and not _BAD.search(plain) and not SUSPECT.search(plain)):
+            found = GoodEnd(Place(file, line, text[:_MAX_QUOTE]), is_exit, 0)
+        elif SUSPECT.search(plain):
+            return
+    if found is not None:
+        yield found
+
+
+def _lines(number: int, tail: bytes) -> Iterator[tuple[int, str]]:
+    """The last first; of a line that a progress bar wrote over, what it wrote last."""
+    for offset, piece in enumerate(reversed(tail.split(b"\n"))):
+        text = piece.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2].strip()
+        if text:
+            yield number - offset, text

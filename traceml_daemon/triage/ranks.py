@@ -1,0 +1,83 @@
+"""Whose cause it is, where its own line does not say: by exits, labels, process ids, and what the ranks raised."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Final
+
+from traceml_daemon.triage.causes import Cause, Tier, is_consequence
+from traceml_daemon.triage.ends import End, first_end, only_worker, signal_of
+from traceml_daemon.triage.observations import Observations
+from traceml_daemon.triage.reader import is_agents
+
+_EXIT_LINES: Final = frozenset({"bad_cli_args", "file_not_found", "import_error"})
+"""Python and argparse say these in a line without a traceback, and exit."""
+_PID: Final = re.compile(r"(?:\b(?:pid|PID|[Pp]rocess|task)[\s:='\"]*|^\[?[A-Za-z][\w.-]*:)(\d{2,10})\b")
+"""`Killed process 4711 (python)`, `pid=4711`, `node-a:4711:4712 [0] NCCL WARN`."""
+_SIGNALS: Final = {"host_oom_kill": 9, "bus_error_shm": 7, "segfault": 11, "illegal_instruction": 4}
+_OF_DEVICE: Final = re.compile(r"CUDA error|cuda error|Xid|ECC|NCCL|cuDNN|CUBLAS|AcceleratorError")
+
+
+def _is_a_ranks(cause: Cause) -> bool:
+    """Whether a single rank did it, in a process that ended of it."""
+    if cause.tier in (Tier.RENDEZVOUS, Tier.AGENT, Tier.EXTERNAL, Tier.FABRIC):
+        return False
+    if cause.raised is None:
+        return cause.tier == Tier.CRASH or cause.category in _EXIT_LINES
+    return not is_agents(cause.raised)
+
+
+def _global_rank(local_rank: int, file: int, ends: list[End], seen: Observations) -> int | None:
+    """On one node the local rank is the global one; else that file's own table may say it."""
+    same = {end.rank for end in ends if end.local_rank == local_rank and end.reports[0].place.file == file}
+    if len(same) == 1:
+        return same.pop()
+    return None if seen.is_multinode else local_rank
+
+
+def conclude_ranks(causes: list[Cause], ends: list[End], seen: Observations) -> None:
+    """Give the causes without a rank of their own the one that the exits, labels or a single worker leave."""
+    explained = {cause.rank for cause in causes if is_consequence(cause) and cause.rank is not None}
+    open_ends = [end for end in ends if end.rank is None or end.rank not in explained]
+    nobodys = [cause for cause in causes if is_consequence(cause) and cause.rank is None and cause.raised is not None]
+    may_be_a_peers = seen.is_multinode and bool(nobodys)
+    """An exit may belong to an error of a lost peer that names no rank."""
+    times = Counter(cause.signature for cause in causes if not cause.is_attributed)
+    for cause in causes:
+        if cause.rank is not None or not _is_a_ranks(cause):
+            continue
+        raised = cause.raised
+        if raised is not None and raised.label_rank is not None and not seen.is_multinode:
+            cause.rank = raised.label_rank
+        elif raised is not None and raised.speaker.local_rank is not None:
+            cause.rank = _global_rank(raised.speaker.local_rank, cause.place.file, ends, seen)
+        elif raised is not None and raised.speaker.task is not None and not ends and not seen.wrappers:
+            cause.rank = raised.speaker.task
+        elif times[cause.signature] == 1 and not is_consequence(cause) and not may_be_a_peers:
+            one = first_end(open_ends)
+            cause.rank = one.rank if one is not None else only_worker(seen)
+    for cause in causes:
+        if cause.rank is None and cause.raised is None and cause.tier in (Tier.RECORD, Tier.ORIGINAL, Tier.CRASH):
+            cause.rank = _of_line(cause, causes, ends)
+            cause.is_attributed = cause.rank is not None
+
+
+def _of_line(cause: Cause, causes: list[Cause], ends: list[End]) -> int | None:
+    """Of a line that nobody signed: the process that it names, else the only rank that failed of the same."""
+    named = {int(pid) for pid in _PID.findall(cause.place.quote)}
+    ranks = {end.rank for end in ends if end.pid in named and end.rank is not None}
+    if len(ranks) == 1:
+        return ranks.pop()
+    same = {other.rank for other in causes if other.raised is not None and _is_same(cause, other)}
+    if not same and cause.category in _SIGNALS and not ranks:
+        number = _SIGNALS[cause.category]
+        same = {end.rank for end in ends if signal_of(end.code) == number and not end.is_by_agent}
+    return same.pop() if len(same) == 1 else None
+
+
+def _is_same(cause: Cause, other: Cause) -> bool:
+    """Whether an exception is what that line or record led to."""
+    if cause.category == "gpu_hardware" and other.raised is not None:
+        return _OF_DEVICE.search(f"{other.raised.type} {other.raised.message}") is not None
+    return other.category == cause.category

@@ -24,6 +24,7 @@ WITH_LOADER = {
     "accumulation",
     "alternating",
     "data_workers",
+    "iterable",
     "known_phases",
     "plain",
     "two_loaders",

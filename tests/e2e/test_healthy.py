@@ -47,6 +47,7 @@ def test_healthy_run_is_complete_and_says_so(tmp_path: Path) -> None:
     assert steps_of(folder(tmp_path)) == {0: [30], 1: [30]}
     phases = summary["step_time"]["phases"]
     assert all(phases[name]["p50_ms"] > 0 for name in ("forward", "backward", "optimizer", "step"))
+    assert [finding for finding in summary["findings"] if finding["severity"] != "info"] == []
     for path in manifest["artifacts"].values():
         assert (folder(tmp_path).path / path).exists()
     assert "TRAINING COMPLETED" in (folder(tmp_path).path / manifest["artifacts"]["final_summary_html"]).read_text()

@@ -27,6 +27,8 @@ class Case:
     run: SyntheticRun
     kinds: tuple[Kind, ...]
     """What may stand first."""
+    also: tuple[Kind, ...] = ()
+    """What is true beside it."""
     ranks: tuple[int, ...] | None = None
     phase: str | None = None
 
@@ -70,10 +72,10 @@ def slowdown(seed: int) -> Case:
     draw = np.random.default_rng(seed)
     run = calm(seed, min_steps=60)
     num_steps = run.own_ms.shape[2]
-    row = int(draw.choice([FORWARD, BACKWARD, RESIDUAL, OPTIMIZER]))
+    row = int(draw.choice([INPUT, FORWARD, BACKWARD, RESIDUAL, OPTIMIZER]))
     run.own_ms[row] += np.linspace(0, _step_ms(run) * draw.uniform(1.0, 30), num_steps) ** draw.choice([1.0, 1.0, 1.2])
     phase = ("input_wait", "h2d", "forward", "backward", "optimizer", "residual")[row]
-    return Case(run=run, kinds=("SLOWDOWN",), phase=phase)
+    return Case(run=run, kinds=("SLOWDOWN",), also=("INPUT_BOUND",) if row == INPUT else (), phase=phase)
 
 
 def periodic_stalls(seed: int) -> Case:
@@ -178,9 +180,8 @@ AILMENTS: dict[str, Callable[[int], Case]] = {
 def wrong(case: Case) -> Iterator[str]:
     """What the diagnosis gets wrong; criticals that are not the ailment are named first."""
     findings = case.run.findings()
-    yield from (
-        f"critical {f.kind}: {f.summary}" for f in findings if f.severity == "critical" and f.kind not in case.kinds
-    )
+    wrongly_critical = [f for f in findings if f.severity == "critical" and f.kind not in (*case.kinds, *case.also)]
+    yield from (f"critical {finding.kind}: {finding.summary}" for finding in wrongly_critical)
     first = findings[0]
     if first.kind not in case.kinds:
         yield f"{first.severity} {first.kind} first: {first.summary}"

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.harness.database import Content, Step, write_database
+from tests.harness.database import MS, Content, Sample, Step, write_database
 from tests.harness.facts import START_NS, Rank, error, node_report, run_facts
 from traceml_client.protocol import columns
 from traceml_client.protocol.launch import DATABASE_FILE
@@ -180,6 +180,28 @@ def test_the_diagnosis_of_a_failed_run_says_first_that_it_failed(failed: Path) -
     diagnosis = load(failed / "final_summary.json")["primary_diagnosis"]
 
     assert diagnosis["summary"].startswith("The run failed: rank 1 (node 0) raised ValueError")
+
+
+def test_of_a_failed_run_only_memory_is_named_beside_the_failure(tmp_path: Path) -> None:
+    """A straggler as clear as can be, and memory that ran full: the first would read like a verdict on performance."""
+    facts = run_facts(FAILED)
+    contents = {}
+    for attempt in facts.attempts:
+        is_slow = attempt.place.rank == 1
+        steps = [Step(forward=(300 if is_slow else 3) * MS, step=310 * MS)] * 60
+        samples = [
+            Sample(kind=columns.PROCESS_SAMPLE, values=(i, (300 + 40 * i) << 20), at_ns=i * 300 * MS) for i in range(60)
+        ]
+        contents[attempt.incarnation] = Content(rank=attempt.place.rank, steps=steps, samples=samples)
+    write_database(tmp_path / DATABASE_FILE, contents)
+    write_reports(tmp_path, facts, True)
+
+    summary = load(tmp_path / "final_summary.json")
+    assert summary["primary_diagnosis"]["kind"] == "INSUFFICIENT_DATA"
+    assert [finding["kind"] for finding in summary["findings"]] == ["MEMORY_CREEP"]
+    text = (tmp_path / "final_summary.txt").read_text()
+    assert "STRAGGLER" not in text
+    assert text.index("raised ValueError") < text.index("Seen before the end")
 
 
 def test_without_history_the_failure_is_reported_all_the_same(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -24,12 +25,15 @@ from traceml_daemon.diagnosis.profile import (
 from traceml_daemon.diagnosis.robust import Blocks, median
 from traceml_daemon.diagnosis.wording import confidence, milliseconds
 
+_EVEN: Final = 0.05
+"""Of a step: ranks whose waiting differs by less set the pace alike."""
+
 
 class StepShares:
     """The mean step by phase, from medians over blocks.
 
-    A rank that waits for another one waits for what the other one does; so the waiting is divided as the ranks' own
-    time is, all but what nobody can help: the exchange itself, which also the last rank to arrive waits for.
+    A rank that waits for another one waits for what the other one does; so the waiting is divided as the own time of
+    the ranks is that wait least, all but the exchange itself, for which also the last rank to arrive waits.
     """
 
     def __init__(self, blocks: Blocks, places: Sequence[int]) -> None:
@@ -42,10 +46,13 @@ class StepShares:
         self.step_ms = float(self.mean_ms.sum())
         exchange_ms = float(median(np.fmin.reduce(phases[:, WAITING], axis=0), axis=0)) if len(with_steps) else 0.0
         self._shared_ms = self.step_ms - exchange_ms
+        waits = with_steps[:, WAITING] - with_steps[:, WAITING].min(initial=np.inf)
+        weights = 1.0 / (waits + _EVEN * max(self.step_ms, 1e-9))
+        self._own_ms: Floats = (with_steps[:, :WAITING] * weights[:, None]).sum(axis=0)
 
     def time_of(self, *rows: int) -> float:
         """Milliseconds of a step that these phases cost all ranks."""
-        own = self.mean_ms[:WAITING]
+        own = self._own_ms
         return float(self._shared_ms * own[list(rows)].sum() / own.sum()) if own.sum() > 0 else 0.0
 
     def share(self, *rows: int) -> float:

@@ -52,7 +52,7 @@ def _creep(rank: int, node_rank: int, track: MemoryTrack) -> _Creep | None:
     growth = slope * span
     half = len(x) // 2
     is_large = growth >= max(policy.CREEP_FLOOR_BYTES, policy.CREEP_SHARE * level[0])
-    is_lasting = theil_sen(x[half:], y[half:]) >= policy.CREEP_LAST_HALF * slope
+    is_lasting = theil_sen(x[half:], y[half:]) >= policy.CREEP_LAST_HALF * max(slope, theil_sen(x[:half], y[:half]))
     is_gradual = np.diff(level).max() <= policy.CREEP_LARGEST_STEP * growth
     if not (is_large and z >= policy.CREEP_Z and is_lasting and is_gradual):
         return None

@@ -89,6 +89,8 @@ SPIKE_FACTOR: Final = 2.0
 """Of the neighbours' median: below, a step is merely slow."""
 STALL_MIN_COUNT: Final = 4
 """Three distances are the fewest that can be called regular."""
+STALL_FIRST_STEP: Final = 6
+"""Before it steps are long because everything is done for the first time."""
 STALL_FLOOR_MS: Final = 20.0
 """Two time slices of a busy scheduler."""
 STALL_LARGE_QUANTILE: Final = 0.75
@@ -119,8 +121,8 @@ CREEP_SHARE: Final = 0.05
 """Of the level at the start."""
 CREEP_LEAD_SHARE: Final = 0.2
 """Of the samples, left out at the start: caches fill, pools grow."""
-CREEP_LAST_HALF: Final = 0.5
-"""The rise of the last half against the mean one: what levels off is a cache."""
+CREEP_LAST_HALF: Final = 0.6
+"""The rise of the last half against that of the first: what levels off is a cache."""
 CREEP_LARGEST_STEP: Final = 0.5
 """Of the growth between two samples: above it is one large allocation."""
 CREEP_CONFIRMED_SAMPLES: Final = 20

@@ -72,6 +72,7 @@ class _Stalls:
         self.rank = rank
         spikes = rank.spikes
         is_own = ~spikes.is_unusual & (spikes.rows != WAITING) & (spikes.excess_ms >= policy.STALL_FLOOR_MS)
+        is_own &= spikes.steps >= policy.STALL_FIRST_STEP
         if is_own.any():  # small ones beside them are chance
             large_ms = float(np.quantile(spikes.excess_ms[is_own], policy.STALL_LARGE_QUANTILE))
             is_own &= spikes.excess_ms >= policy.STALL_SAME_SIZE * large_ms

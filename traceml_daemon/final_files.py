@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from traceml_client.protocol.launch import AGGREGATOR_DIR
@@ -13,6 +14,12 @@ from traceml_daemon.run_facts import RunKnowledge
 SCHEMA_VERSION: Final = 1
 WARNING_FILE: Final = f"{AGGREGATOR_DIR}/finalization_warning.json"
 ERROR_FILE: Final = f"{AGGREGATOR_DIR}/finalization_error.json"
+
+
+def forget_earlier(run_dir: Path) -> None:
+    """What an earlier finalization of this run warned of need not be true any more. Blocks. Raises OSError."""
+    for name in (WARNING_FILE, ERROR_FILE):
+        (run_dir / name).unlink(missing_ok=True)
 
 
 def has_warnings(warnings: tuple[str, ...], telemetry: TelemetryFacts) -> bool:

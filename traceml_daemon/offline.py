@@ -19,7 +19,14 @@ from traceml_client.protocol.errors import ConfigError, StoreError
 from traceml_client.protocol.manifest import TelemetryFacts, TelemetryReason, rfc3339
 from traceml_daemon.core.events import SealRun
 from traceml_daemon.errors import ReportError
-from traceml_daemon.final_files import ERROR_FILE, WARNING_FILE, error_document, has_warnings, warning_document
+from traceml_daemon.final_files import (
+    ERROR_FILE,
+    WARNING_FILE,
+    error_document,
+    forget_earlier,
+    has_warnings,
+    warning_document,
+)
 from traceml_daemon.remains import Remains, collect
 from traceml_daemon.replay import replay
 from traceml_daemon.report.reported import Reported
@@ -69,6 +76,7 @@ def finalize(run_dir: Path, *, reason: TelemetryReason) -> None:
 
 def _write(remains: Remains, known: RunKnowledge, seal: SealRun) -> None:
     run_dir, now_ns = known.config.run_dir, time.time_ns()
+    forget_earlier(run_dir)
     telemetry = telemetry_facts(known, finished=seal.finished, missing=seal.missing, reason=seal.reason)
     if has_warnings(known.warnings, telemetry):
         document = warning_document(known, seal, telemetry, rejected_by_peer={}, now_ns=now_ns)

@@ -18,7 +18,14 @@ from traceml_client.protocol.manifest import TelemetryFacts, rfc3339
 from traceml_client.protocol.messages import RunFinalized
 from traceml_daemon.core import events as ev
 from traceml_daemon.errors import ReportError
-from traceml_daemon.final_files import ERROR_FILE, WARNING_FILE, error_document, has_warnings, warning_document
+from traceml_daemon.final_files import (
+    ERROR_FILE,
+    WARNING_FILE,
+    error_document,
+    forget_earlier,
+    has_warnings,
+    warning_document,
+)
 from traceml_daemon.report.reported import Reported
 from traceml_daemon.reporting import in_thread, write_reports
 from traceml_daemon.reserve import MANIFEST_BYTES
@@ -96,6 +103,7 @@ class Sealing:
 
     async def _finalize(self, command: ev.SealRun) -> tuple[TelemetryFacts, Reported]:
         session = self._session
+        session.files.submit(forget_earlier, session.config.run_dir)
         try:
             async with asyncio.timeout(self._remaining_s(command)):
                 await self._close_telemetry()

@@ -66,12 +66,14 @@ class DaemonLink:
         self._writer: asyncio.StreamWriter | None = None
         self._num_silent_pings = 0
         self._has_proven = False
+        self._has_said_end = False
         self._node_index: int | None = None
         """As the first welcome said: a daemon that was started again must not hand out another."""
         self._tasks = [loop.create_task(self._stay_connected()), loop.create_task(self._ping())]
 
     def send(self, message: messages.Message) -> None:
         """Say it now or as soon as there is a connection, and again on every later one."""
+        self._has_said_end |= isinstance(message, messages.NodeEnded)
         data = encode(message)
         self._journal.append(data)
         if self._writer is not None:
@@ -187,7 +189,8 @@ class DaemonLink:
             case messages.Ack(stream=messages.MARKER_STREAM):
                 self.node_end_taken.set()
             case messages.RunFinalized():
-                if not self.finalized.done():
+                # Before that somebody has told the daemon to stop: it was not the end of the run.
+                if self._has_said_end and not self.finalized.done():
                     self.finalized.set_result(message)
             case messages.Notice():
                 self._on_notice(message.text)

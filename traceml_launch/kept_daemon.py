@@ -55,7 +55,7 @@ class KeptDaemon:
         """Until it has done its work (`finished`), or is dead for good."""
         while True:
             ending = await self._ending(link)
-            if ending == "finished" or self.exit_code == 0:
+            if ending == "finished":
                 return ending
             if await self._start_again(_why(ending, self.exit_code), port=port) is None:
                 return ending

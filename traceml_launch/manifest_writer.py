@@ -52,7 +52,9 @@ class ManifestWriter:
             telemetry: status and reason where the daemon could not state them; null: as it wrote them.
         """
         current = manifest.read_manifest(self.run_dir)
-        if current.status == "running" or current.lifecycle.training_ended_at is None:
+        # A daemon that was told to stop says `interrupted`; whether training was, its launcher knows.
+        is_cut = current.status == "interrupted" and training.interrupted_by is None
+        if is_cut or current.status == "running" or current.lifecycle.training_ended_at is None:
             current = _with_training(current, training, report)
         if telemetry is not None:
             status, reason = telemetry

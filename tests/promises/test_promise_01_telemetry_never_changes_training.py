@@ -104,6 +104,26 @@ def test_a_fault_in_the_middle_leaves_exit_code_and_output(tmp_path: Path, fault
     lines = finished.stdout.splitlines()
     assert {line: lines.count(line) for line in set(lines)} == EXPECTED
     assert b"[TraceML] Training failed: torchrun exited with code 7." in finished.stderr
+    if fault is not without_its_folder:
+        manifest = run_folder(tmp_path).manifest()
+        assert (manifest["status"], manifest["training"]["exit_code"]) == ("failed", 7)
+        assert manifest["lease"] is None
+
+
+def test_a_daemon_that_is_told_to_stop_in_the_middle_has_a_successor(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(TRAINING)
+    with launch(tmp_path, *workers(2, str(script), "--real"), num_local_ranks=2) as command:
+        command.wait_for(lambda: command.stdout().count(b"half") == 2, "both are half way")
+        told_to_stop(command, tmp_path)
+        command.wait_for(lambda: b"started again (1 of 3)" in command.stderr(), "it is said")
+        (tmp_path / "go").touch()
+        assert command.finish().exit_code == 7
+    manifest = run_folder(tmp_path).manifest()
+    records = manifest["telemetry"]["records"]
+    assert (manifest["status"], manifest["training"]["exit_code"]) == ("failed", 7)
+    assert (manifest["telemetry_status"], records["stored"] + records["salvaged"]) == ("complete", 80)
+    assert "finalization_warning" not in manifest["artifacts"]
 
 
 @pytest.mark.parametrize("is_port_taken", [False, True], ids=["in peace", "port taken"])

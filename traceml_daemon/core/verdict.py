@@ -17,7 +17,9 @@ def judge_launched(nodes: Nodes, *, is_stopped: bool) -> TrainingVerdict:
     owner = nodes.owner
     speaker = owner.node_index if owner is not None else verdicts[0].node_index
     own = next(verdict for verdict in verdicts if verdict.node_index == speaker)
-    is_interrupted = is_stopped or (owner is not None and owner.interrupted_by is not None)
+    # A daemon that is told to stop knows nothing of training's end, unless the owner's launcher tells it in time.
+    is_cut = is_stopped and (owner is None or owner.report is None)
+    is_interrupted = is_cut or (owner is not None and owner.interrupted_by is not None)
     is_owner_lost = owner is not None and owner.report is None
     has_failed = is_owner_lost or any(_is_failure(verdict) for verdict in verdicts)
     return TrainingVerdict(

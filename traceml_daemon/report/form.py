@@ -171,6 +171,8 @@ class RankStepTime(msgspec.Struct, frozen=True):
     rank: int
     steps: int
     phases: Phases
+    backward_wait_ms: float | None
+    """Of the mean backward of steady steps, the part spent waiting for other ranks; null where not measured."""
 
 
 class StepTimeSection(msgspec.Struct, frozen=True):

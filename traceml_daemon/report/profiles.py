@@ -84,7 +84,7 @@ def run_profile(
 def _tracks(steps: AttemptSteps, samples: RankSamples) -> Iterable[Track]:
     yield from _track(None, None, steps, *samples.column(PROCESS_SAMPLE, 1))
     indices, totals = samples.column(DEVICE_MEMORY_SAMPLE, 0)[1], samples.column(DEVICE_MEMORY_SAMPLE, 5)[1]
-    ends, allocated = samples.column(DEVICE_MEMORY_SAMPLE, 1)
+    ends, allocated = samples.column(DEVICE_MEMORY_SAMPLE, 3)  # the peak: what is allocated changes within a step
     for device in np.unique(indices).tolist():
         is_its = indices == device
         yield from _track(device, int(totals[is_its].max()), steps, ends[is_its], allocated[is_its])

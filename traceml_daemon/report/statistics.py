@@ -85,6 +85,14 @@ class AttemptSteps:
         self.num_in_window = statistics.num_steps
         self.phases = statistics.phases()
 
+    @property
+    def backward_wait_ms(self) -> float | None:
+        """The mean of steady steps; null where it was not measured, or no cells were kept."""
+        cells = self._cells
+        if cells is None or not cells.is_wait_measured:
+            return None
+        return _ms(float(cells.waited_ns.sum()) / max(1, int(cells.counts.sum())))
+
     def _read(self, pieces: Iterable[Records], all_statistics: tuple[PhaseStatistics, ...]) -> None:
         warmup: list[Records] = []
         for records in pieces:
@@ -133,7 +141,8 @@ def step_time_section(
         window=_window(by_rank.values()),
         phases=phases,
         by_rank=tuple(
-            RankStepTime(rank=rank, steps=steps.num_in_window, phases=steps.phases) for rank, steps in by_rank.items()
+            RankStepTime(rank, steps.num_in_window, steps.phases, steps.backward_wait_ms)
+            for rank, steps in by_rank.items()
         ),
         throughput_steps_per_s=1e3 / step.mean_ms if step is not None and step.mean_ms > 0 else None,
         reasons=_reasons(phases, tuple(notes)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import secrets
 from typing import Final
@@ -137,3 +138,6 @@ class ServedRuns(Runs):
             self._default_name = None
         await session.close()
         del self.sessions[session.config.run_id]  # last: a daemon that closes meanwhile closes it for us
+        if not self.sessions:
+            # Its parts point at one another, and the collector of a quiet daemon comes by every few weeks.
+            asyncio.get_running_loop().call_soon(gc.collect)

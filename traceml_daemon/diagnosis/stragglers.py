@@ -107,6 +107,8 @@ def _candidates(windows: dict[bool, Floats], first_cell: int, is_wait_measured: 
     for kind, rows in _GROUPS.items():
         phases = windows[kind == "INPUT_STRAGGLER"][alive]
         phases = phases[:, :, ~np.isnan(phases).any(axis=(0, 1))]  # blocks in which somebody had no steady step
+        if not phases.shape[2]:
+            continue  # they never trained at the same time
         excess = _consistent_excess(phases[:, rows].sum(axis=1))
         threshold = max(policy.STRAGGLER_INFO * step_ms, policy.STRAGGLER_FLOOR_MS)
         slow = np.flatnonzero(excess >= max(threshold, 0.5 * np.max(excess))).astype(np.int64)

@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from traceml_client.protocol.manifest import write_atomically
 from traceml_daemon import schema
 from traceml_daemon.rows import Recovered
 from traceml_daemon.volume import file_system_type, is_network_volume
@@ -46,13 +47,33 @@ class DatabaseFile:
         self.is_exclusive = is_network_volume(file_system_type(self.path.parent))
         if not self.is_exclusive:
             return self._open(self.path)
+        self._local_copy = self._left_behind()
+        if self._local_copy is None:
+            try:
+                return self._open(self.path)
+            except sqlite3.OperationalError:
+                self._local_copy = self._make_local_copy()
+        return self._open(self._local_copy)
+
+    def _left_behind(self) -> Path | None:
+        """The copy of a daemon of this run that was killed on this host: it has what that one acknowledged."""
         try:
-            return self._open(self.path)
-        except sqlite3.OperationalError:
-            self._local_copy = Path(tempfile.mkdtemp(prefix="traceml-")) / self.path.name
-            if self.path.exists():
-                shutil.copyfile(self.path, self._local_copy)
-            return self._open(self._local_copy)
+            copy = Path(self._pointer.read_text())
+            return copy if copy.stat().st_uid == os.getuid() else None
+        except (OSError, ValueError):
+            return None
+
+    def _make_local_copy(self) -> Path:
+        copy = Path(tempfile.mkdtemp(prefix="traceml-")) / self.path.name
+        if self.path.exists():
+            shutil.copyfile(self.path, copy)
+        write_atomically(self._pointer, str(copy).encode())
+        return copy
+
+    @property
+    def _pointer(self) -> Path:
+        """Where the local copy is, for the daemon that comes after us; in the run's own folder, which is ours alone."""
+        return self.path.with_name(f".{self.path.name}.local")
 
     def put_in_place(self) -> None:
         """After the connection is closed: where it was kept elsewhere, move the file to where it belongs."""
@@ -62,6 +83,8 @@ class DatabaseFile:
         with contextlib.suppress(OSError):
             os.chmod(self.path, 0o600)
         shutil.rmtree(self._local_copy.parent, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self._pointer.unlink()
         self._local_copy = None
 
     def _open(self, path: Path) -> sqlite3.Connection:

@@ -68,6 +68,7 @@ def finalize(run_dir: Path, *, reason: TelemetryReason) -> None:
         node_reports=remains.node_reports,
         times=_times(remains),
         warnings=(*remains.warnings, *replayed.warnings),
+        frames_rejected=remains.frames_rejected,
         is_authenticated=remains.is_authenticated,
         cause=reason,
     )

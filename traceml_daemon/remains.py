@@ -24,7 +24,7 @@ from traceml_daemon.database import SEALING_STATEMENTS, DatabaseFile
 from traceml_daemon.recorder_files import RecorderFile, find_recorders, salvage, take_words
 from traceml_daemon.replay import sound_reports
 from traceml_daemon.roster import Roster
-from traceml_daemon.rows import INTERRUPTED_NS, Recovered
+from traceml_daemon.rows import FRAMES_REJECTED, INTERRUPTED_NS, Recovered
 from traceml_daemon.run_manifest import wall_ns
 from traceml_daemon.slots import RankSlot
 from traceml_daemon.taking_up import take_up
@@ -41,6 +41,7 @@ class Remains:
     owner_node: int | None
     is_authenticated: bool
     interrupted_ns: int | None = None
+    frames_rejected: int = 0
     warnings: list[str] = field(default_factory=list)
 
 
@@ -53,7 +54,7 @@ def collect(run_dir: Path) -> Remains:
     found = _read_manifest(run_dir)
     has_history = found is None or found.telemetry.reason != "history_disabled"
     database = _open_database(run_dir, must_exist=found is None) if has_history else None
-    recovered = database[1] if database is not None else Recovered()
+    recovered = database[1].recovered if database is not None else Recovered()
     try:
         remains = _assemble(run_dir, found, recovered, has_history=has_history)
         for recorder in find_recorders(run_dir):
@@ -70,6 +71,8 @@ def collect(run_dir: Path) -> Remains:
     finally:
         if database is not None:
             database[0].close()
+    if database is not None:
+        database[1].put_in_place()
     return remains
 
 
@@ -83,13 +86,13 @@ def _read_manifest(run_dir: Path) -> Manifest | None:
         return None
 
 
-def _open_database(run_dir: Path, *, must_exist: bool) -> tuple[sqlite3.Connection, Recovered]:
+def _open_database(run_dir: Path, *, must_exist: bool) -> tuple[sqlite3.Connection, DatabaseFile]:
     path = run_dir / launch.DATABASE_FILE
     if must_exist and not path.is_file():
         raise StoreError(f"{run_dir} has neither a readable manifest nor a database: no run folder of ours")
     file = DatabaseFile(path)
     try:
-        return file.connect(), file.recovered
+        return file.connect(), file
     except (sqlite3.Error, OSError) as error:
         raise StoreError(f"{path}: {error}") from None
 
@@ -108,7 +111,8 @@ def _assemble(run_dir: Path, found: Manifest | None, recovered: Recovered, *, ha
         node_reports=sound_reports(dict(_node_reports(run_dir, recovered.meta))),
         owner_node=owner if isinstance(owner, int) else None,
         is_authenticated=authenticated,
-        interrupted_ns=recovered.time_ns(INTERRUPTED_NS),
+        interrupted_ns=recovered.number(INTERRUPTED_NS),
+        frames_rejected=recovered.number(FRAMES_REJECTED) or 0,
     )
 
 

@@ -11,7 +11,8 @@ from traceml_daemon import schema
 
 TRAINING_STARTED_NS: Final = "training_started_ns"
 INTERRUPTED_NS: Final = "interrupted_ns"
-"""Keys of `meta`: wall-clock nanoseconds that a daemon heard of and the next one has to know."""
+FRAMES_REJECTED: Final = "frames_rejected"
+"""Keys of `meta` for what the next daemon has to know: times in wall-clock nanoseconds, and a count."""
 
 
 class IncarnationRow(NamedTuple):
@@ -63,8 +64,8 @@ class Recovered:
     """By (incarnation id, stream)."""
     meta: dict[str, str] = field(default_factory=dict)
 
-    def time_ns(self, key: str) -> int | None:
-        """A time that `meta` has."""
+    def number(self, key: str) -> int | None:
+        """What `meta` has under that key; null where that is nothing."""
         text = self.meta.get(key, "")
         return int(text) if text.isascii() and text.isdigit() else None
 

@@ -29,7 +29,7 @@ from traceml_daemon.node_peer import NodePeer
 from traceml_daemon.rank_peer import RankPeer
 from traceml_daemon.rejections import Rejections
 from traceml_daemon.roster import NodeSlot, Roster
-from traceml_daemon.rows import INTERRUPTED_NS, TRAINING_STARTED_NS
+from traceml_daemon.rows import FRAMES_REJECTED, INTERRUPTED_NS, TRAINING_STARTED_NS
 from traceml_daemon.run_files import RunFiles
 from traceml_daemon.run_manifest import RunManifest
 from traceml_daemon.sealing import Sealing
@@ -63,7 +63,8 @@ class Session:
         self.on_seal: Callable[[], None] = lambda: None
         """Called when no more telemetry is taken."""
         self._rejections = rejections
-        self._rejected_before = rejections.num_frames
+        self._rejected_before = rejections.num_frames - (store.recovered.number(FRAMES_REJECTED) or 0)
+        self._rejected_kept = self.num_frames_rejected
         self._warnings: list[str] = []
         self._sealing = Sealing(self)
         self._timer: Timer | None = None
@@ -78,8 +79,8 @@ class Session:
         """
         config = self.config
         events = take_up(self.store.recovered, self.roster)
-        started_ns = self.store.recovered.time_ns(TRAINING_STARTED_NS)
-        self._sealing.interrupted_ns = self.store.recovered.time_ns(INTERRUPTED_NS)
+        started_ns = self.store.recovered.number(TRAINING_STARTED_NS)
+        self._sealing.interrupted_ns = self.store.recovered.number(INTERRUPTED_NS)
         facts = {
             "run_name": config.run_name,
             "run_id": config.run_id,
@@ -196,6 +197,9 @@ class Session:
                 events.append(ev.RankFinished(slot.incarnation, slot.exit_code, slot.error is not None))
         if self.store.is_idle:
             events.append(ev.DataDrained())
+        if self.num_frames_rejected != self._rejected_kept:
+            self._rejected_kept = self.num_frames_rejected
+            self.store.put_meta(FRAMES_REJECTED, str(self._rejected_kept))
         self.apply(*events)
 
     # --- what the core says ---------------------------------------------------------------------------------------
@@ -264,7 +268,7 @@ class Session:
 
     @property
     def num_frames_rejected(self) -> int:
-        """By the whole daemon since this run began: who a stranger is cannot be told."""
+        """By the whole daemon, and by those before it, since this run began: who a stranger is cannot be told."""
         return self._rejections.num_frames - self._rejected_before
 
     def rejected_by_peer(self) -> dict[str, dict[str, int]]:

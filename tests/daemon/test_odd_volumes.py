@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import sqlite3
+import tempfile
 import threading
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tests.harness.wire import Wire
 from tests.promises.steps import count_steps
 from traceml_client.protocol.manifest import Manifest
 from traceml_daemon import database
+from traceml_daemon.remains import collect
 
 TOKEN = "a secret"
 
@@ -129,6 +131,29 @@ async def test_on_a_network_volume_the_database_needs_no_shared_memory(
         assert (await one_rank(daemon)).telemetry_status == "complete"
     assert count_steps(path) == 100
     assert [name for name in os.listdir(run_dir) if name.startswith("telemetry")] == ["telemetry.sqlite"]
+
+
+def test_a_database_that_was_kept_elsewhere_is_found_again_after_a_kill(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy has what was acknowledged; whoever comes next goes on with it, and puts it where it belongs."""
+    monkeypatch.setattr(database, "file_system_type", lambda folder: "nfs4")
+    os.makedirs(run_dir)
+    monkeypatch.setenv("TMPDIR", str(run_dir.parent))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    path = run_dir / "telemetry.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as somebody:
+        somebody.execute("BEGIN EXCLUSIVE")
+        with contextlib.closing(database.DatabaseFile(path).connect()) as killed:
+            killed.execute("INSERT INTO meta VALUES ('frames_rejected', '7')")
+            killed.commit()
+    later = database.DatabaseFile(path)
+    later.connect().close()
+    assert later.recovered.number("frames_rejected") == 7
+    later.put_in_place()
+    assert sorted(os.listdir(run_dir)) == ["telemetry.sqlite"]
+    assert [name for name in os.listdir(run_dir.parent) if name.startswith("traceml-")] == []
+    assert collect(run_dir).frames_rejected == 7
 
 
 async def test_a_run_folder_in_memory(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.harness.daemon_process import launch_order, run_daemon_command, supervised_daemon
 from tests.harness.sim_node import SimNode, rank_end
 from tests.harness.sim_rank import SimRank
+from tests.harness.wire import Wire
 from traceml_client.protocol import ring
 from traceml_client.protocol.launch import RECORDER_FILE, layout_rank_dir
 from traceml_client.protocol.manifest import read_manifest
@@ -148,8 +149,14 @@ async def test_a_daemon_that_is_started_again_goes_on_where_the_killed_one_was(r
         ranks = [await node.start_rank(SimRank(port=daemon.port, rank=rank, world_size=2)) for rank in range(2)]
         for rank in ranks:
             await rank.join()
-            await rank.send_steps(100)
-            await rank.wait_acked()
+        stranger = await Wire.connect(daemon.port)
+        await stranger.send_bytes(b"\xff" * 64)
+        assert await stranger.is_closed_by_daemon()
+        await stranger.close()
+        for rank in ranks:
+            for _ in range(2):  # what is noted after the first commit is stored with the second
+                await rank.send_steps(50)
+                await rank.wait_acked()
         await ranks[0].finish()
         daemon.process.kill()
         await daemon.exit_code()
@@ -171,6 +178,7 @@ async def test_a_daemon_that_is_started_again_goes_on_where_the_killed_one_was(r
     written = daemon.manifest()
     assert (written.status, written.telemetry_status) == ("completed", "complete")
     assert (written.telemetry.records.stored, written.telemetry.records.dropped) == (220, 0)
+    assert written.telemetry.frames_rejected == 1
 
 
 async def test_the_first_signal_is_known_also_after_the_daemons_death(run_dir: Path) -> None:
@@ -204,4 +212,4 @@ async def test_the_first_signal_is_known_also_after_the_daemons_death(run_dir: P
 
 def first_signal_ns(run_dir: Path) -> int | None:
     with contextlib.closing(sqlite3.connect(run_dir / "telemetry.sqlite")) as database:
-        return read_recovered(database).time_ns(INTERRUPTED_NS)
+        return read_recovered(database).number(INTERRUPTED_NS)

@@ -129,3 +129,45 @@ def test_a_carriage_return_inside_a_line_leaves_the_number_of_later_lines_open()
     assert [item.line for item in early.evidence] == [4]
     late = build_report(read("step 1\r\n 5%|\r 6%|\n" + OUT_OF_MEMORY), ["a.log"])
     assert [(item.line, item.place) for item in late.evidence] == [(None, "a.log")]
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "     {n}\t",
+        "Mar 04 05:06:07 node-a train[4242]: ",
+        "2025-03-04 05:06:07,123 - INFO - ",
+        "2025-03-04 05:06:07,123 - job.runner - INFO - ",
+        "2025-03-04 05:06:07.123 | INFO     | job:run:12 - ",
+        "worker-1: ",
+        "192.0.2.7: ",
+    ],
+)
+def test_what_others_put_before_each_line_changes_nothing(prefix: str) -> None:
+    log = OUT_OF_MEMORY + failed(1, 3, 5001)
+    prefixed = "".join(prefix.format(n=n) + line for n, line in enumerate(log.splitlines(keepends=True), 1))
+    verdict = read(prefixed)
+    assert (verdict.category, verdict.rank) == ("cuda_oom", 3)
+
+
+def test_a_line_of_dockers_own_log_is_read_as_what_the_container_wrote() -> None:
+    lines = (OUT_OF_MEMORY.replace('"', '\\"') + failed(1, 3, 5001)).splitlines()
+    log = "".join(f'{{"log":"{line}\\n","stream":"stderr","time":"2025-03-04T05:06:07Z"}}\n' for line in lines)
+    verdict = read(log)
+    assert (verdict.category, verdict.rank) == ("cuda_oom", 3)
+    assert all(place.quote in log.splitlines()[place.line - 1] for place in verdict.evidence)
+
+
+@pytest.mark.parametrize(
+    ("message", "category"),
+    [
+        ("RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp", "collateral_only"),
+        ("torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clien", "rendezvous_failed"),
+        ("botocore.exceptions.ClientError: An error occurred (403) when calling the HeadObject operation: Forbidden",
+         "hub_access"),
+        ("botocore.exceptions.NoCredentialsError: Unable to locate credentials", "hub_access"),
+    ],
+)  # fmt: skip
+def test_a_message_that_was_cut_or_wrapped_is_no_exception_of_the_users_code(message: str, category: str) -> None:
+    log = f'[rank0]: Traceback (most recent call last):\n[rank0]:   File "a.py", line 3, in f\n[rank0]: {message}\n'
+    assert read(log).category == category

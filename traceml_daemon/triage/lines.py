@@ -92,8 +92,19 @@ _COMPOSE: Final = re.compile(r"([A-Za-z][\w.-]*[-_]\d+) +\| ")
 _ACTOR: Final = re.compile(r"\((\w+(?:\(\w+\))? pid=\d+(?:, ip=[\d.a-f:]+)?)\) ?")
 _NUMBER: Final = re.compile(r"\[\d{1,9}\] ")
 _LEVEL: Final = re.compile(r"\[(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\] (?=\d{4}-)")
+_LEVELED: Final = re.compile(
+    r"(?:[-|] )?(?:[\w.]+ - )?\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) *[-|\]:] ?(?:[\w.]+:\w+:\d+ - )?"
+)
+"""What loggers put behind the time."""
+_LISTED: Final = re.compile(r" {0,6}\d{1,8}\t")
+"""`cat -n`."""
+_SYSLOG: Final = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ([\w.-]+) (?!kernel:)[\w./@-]+(?:\[\d+\])?: ")
+_HOST: Final = re.compile(
+    r"((?:node|host|worker|master|slave|gpu|ip|dgx|hgx|compute|server|launcher)(?:[-_.]?\w+)*|\d+\.\d+\.\d+\.\d+): "
+    r"(?!error:)"
+)
 _QUOTE: Final = re.compile(r"> ")
-_GLOG: Final = re.compile(r"\[?([VIWECF])(\d\d?)(\d\d) (\d\d):(\d\d):(\d\d(?:\.\d+)?) (?:(\d+) )?(\S+?:\d+)\] ?")
+_GLOG: Final = re.compile(r"\[?([VIWECF])(\d\d?)(\d\d) (\d\d):(\d\d):(\d\d(?:\.\d+)?) (?:(\d{1,18}) )?(\S+?:\d+)\] ?")
 _OLD_CPP: Final = re.compile(r"\[[VIWEF] (\w+\.cpp:\d+)\] ?")
 _LOGGED: Final = re.compile(r"([\w.]+): \[(\w+)\] ?")
 _BASIC: Final = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL):([\w.]+):")
@@ -105,10 +116,19 @@ def attribute(number: int, piece: bytes) -> Line:
     text = _ANSI.sub("", raw) if "\x1b" in raw else raw
     if "\0" in text:
         text = text.replace("\0", "")
-    state = _Attribution(text)
+    state = _Attribution(_of_json(text) if text.startswith(_JSON) else text)
     state.take_prefixes()
     speaker = Speaker(state.rank, state.local_rank, state.task, state.source) if state.is_named else _NOBODY
     return Line(number, raw, state.text, speaker, state.time, state.agent_pid, state.is_agents)
+
+
+_JSON: Final = '{"log":"'
+
+
+def _of_json(text: str) -> str:
+    """Of a line of Docker's own log files, what the container wrote."""
+    text = text[len(_JSON) :].partition('","stream":')[0].replace('\\"', '"').replace("\\u001b", "\x1b")
+    return _ANSI.sub("", text.removesuffix("\\n").replace("\\t", "\t"))
 
 
 _NOBODY: Final = Speaker()
@@ -185,6 +205,9 @@ class _Attribution:
     def nothing(self, found: re.Match[str]) -> bool:
         return True
 
+    def behind_time(self, found: re.Match[str]) -> bool:
+        return self.time is not None
+
     def _notice_logger(self, name: str) -> None:
         path = name.replace(".", "/")
         self.is_agents = self.is_agents or "torch/distributed/elastic" in path or "torch/distributed/run" in path
@@ -205,6 +228,10 @@ _PREFIXES: Final = (
     (_LOGGED, _Attribution.of_logger),
     (_BASIC, _Attribution.of_basic_logger),
     (_LEVEL, _Attribution.nothing),
+    (_LEVELED, _Attribution.behind_time),
+    (_LISTED, _Attribution.nothing),
+    (_SYSLOG, _Attribution.of_source),
+    (_HOST, _Attribution.of_source),
     (_QUOTE, _Attribution.nothing),
     (_COMPOSE, _Attribution.of_source),
 )

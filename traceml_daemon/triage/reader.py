@@ -33,9 +33,10 @@ _STRUCTURAL: Final = (
 )  # fmt: skip
 _RETURN: Final = re.compile(rb"\r(?!\n)")
 _WATCHDOG: Final = re.compile(
-    r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)(?:, [^)]*?NumelIn=(\d+))?[^)]*, Timeout\(ms\)=\d+\) ran for \d+ milli"
+    r"WorkNCCL\(SeqNum=(\d{1,18}), OpType=(\w+)(?:, [^)]*?NumelIn=(\d{1,18}))?[^)]*, "
+    r"Timeout\(ms\)=\d+\) ran for \d+ milli"
 )
-_GROUP: Final = re.compile(r"\[(PG [^\]]*?)\s*Rank (\d+)\]|\[Rank (\d+)\]")
+_GROUP: Final = re.compile(r"\[(PG [^\]]*?)\s*Rank (\d{1,6})\]|\[Rank (\d{1,6})\]")
 _DEFAULT_GROUP: Final = re.compile(r"default_pg|PG 0\b|PG ID 0\b|^$")
 _AGENT_FRAME: Final = re.compile(
     r"torch/distributed/(?:run|launch|launcher/api|elastic/(?!multiprocessing/errors/__init__))[\w/]*\.py:"
@@ -188,7 +189,7 @@ class LogReader:
             time=line.time,
             is_stated=sign.states,
             priority=sign.priority,
-            rank=int(named) if named is not None else line.speaker.rank,
+            rank=int(named) if named is not None and len(named) < 7 else line.speaker.rank,
             is_support=sign.support,
             is_record=sign.record,
         )

@@ -13,9 +13,9 @@ _OTHERS: Final = re.compile(r"(?:Other )?Failures:\s*$")
 _INDEX: Final = re.compile(r"\[\d+\]:\s*$")
 _RULE: Final = re.compile(r"\s*[-=*]{10,}\s*$")
 _FIELD: Final = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback|msg)\s*: ?(.*)$")
-_RANK: Final = re.compile(r"(\d+) \(local_rank: (\d+)\)")
-_CODE: Final = re.compile(r"(-?\d+) \(pid: (\d+)\)")
-_TIME: Final = re.compile(r"\d+-(\d+)-(\d+)_(\d+):(\d+):(\d+)")
+_RANK: Final = re.compile(r"(\d{1,12}) \(local_rank: (\d{1,12})\)")
+_CODE: Final = re.compile(r"(-?\d{1,12}) \(pid: (\d{1,12})\)")
+_TIME: Final = re.compile(r"\d+-(\d{1,12})-(\d{1,12})_(\d{1,12}):(\d{1,12}):(\d{1,12})")
 _SOLE: Final = "<NO_OTHER_FAILURES>"
 
 

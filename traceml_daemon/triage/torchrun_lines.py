@@ -28,34 +28,36 @@ LITERALS: Final = (
 )  # fmt: skip
 """Words of which at least one stands in every line that this module reads, in lower case."""
 
-_FAILED: Final = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
-_OLD_FAILED: Final = re.compile(r"Child process (\d+) \(local_rank (\d+)\) FAILED \(exitcode (-?\d+)\)")
+_FAILED: Final = re.compile(r"failed \(exitcode: (-?\d{1,12})\) local_rank: (\d{1,12}) \(pid: (\d{1,12})\)")
+_OLD_FAILED: Final = re.compile(r"Child process (\d{1,12}) \(local_rank (\d{1,12})\) FAILED \(exitcode (-?\d{1,12})\)")
 _SENT: Final = re.compile(
-    r"(?:Sending process (\d+) closing signal|Closing process (\d+) via signal) (?:Signals\.)?SIG(\w+)"
+    r"(?:Sending process (\d{1,12}) closing signal|Closing process (\d{1,12}) via signal) (?:Signals\.)?SIG(\w+)"
 )
 _RECEIVED: Final = re.compile(r"Received (?:Signals\.)?(?:SIG)?(\w+) death signal")
-_GOT: Final = re.compile(r"SignalException: Process (\d+) got signal: (\d+)")
-_FORCED: Final = re.compile(r"Unable to shutdown process (\d+) via")
-_DEEPSPEED: Final = re.compile(r"\] (\[.+\]) exits with return code = (-?\d+)")
-_KILLING: Final = re.compile(r"Killing subprocess (\d+)")
+_GOT: Final = re.compile(r"SignalException: Process (\d{1,12}) got signal: (\d{1,12})")
+_FORCED: Final = re.compile(r"Unable to shutdown process (\d{1,12}) via")
+_DEEPSPEED: Final = re.compile(r"\] (\[.+\]) exits with return code = (-?\d{1,12})")
+_KILLING: Final = re.compile(r"Killing subprocess (\d{1,12})")
 _CALLED: Final = re.compile(
-    r"CalledProcessError: Command '?(.+?)'? (?:returned non-zero exit status (\d+)|died with <Signals\.SIG(\w+): \d+>)"
+    r"CalledProcessError: Command '?(.+?)'? "
+    r"(?:returned non-zero exit status (\d{1,12})|died with <Signals\.SIG(\w+): \d+>)"
 )
-_LOCAL_RANK: Final = re.compile(r"--local[_-]rank=(\d+)")
+_LOCAL_RANK: Final = re.compile(r"--local[_-]rank=(\d{1,12})")
 _SPAWN: Final = re.compile(
-    r"process (\d+) terminated with (?:signal SIG(\w+)|exit code (\d+))"
-    r"|[Pp]rocess (\d+) (?:exited|terminated) with (?:exit)?code (-?\d+)"
+    r"process (\d{1,12}) terminated with (?:signal SIG(\w+)|exit code (\d{1,12}))"
+    r"|[Pp]rocess (\d{1,12}) (?:exited|terminated) with (?:exit)?code (-?\d{1,12})"
 )
-_CHILD: Final = re.compile(r"\[rank: (\d+)\] Child process with PID \d+ terminated with code (-?\d+)")
+_CHILD: Final = re.compile(r"\[rank: (\d{1,12})\] Child process with PID \d+ terminated with code (-?\d{1,12})")
 _BY_SIGNAL: Final = re.compile(r"(?i)\bexit(?:ed with|s with)?(?:[ _]?(?:code|status)[\"']?[ :=]*| )(13[24-79])\b")
 """128 + n: a shell, a container runtime or an IDE saw a signal."""
-_SHELL: Final = re.compile(r"line \d+: +(\d+) (Killed|Segmentation fault|Aborted|Bus error|Terminated)\b")
-_MPIRUN: Final = re.compile(r"process rank (\d+) .*exited on signal (\d+)")
+_SHELL: Final = re.compile(r"line \d+: +(\d{1,12}) (Killed|Segmentation fault|Aborted|Bus error|Terminated)\b")
+_MPIRUN: Final = re.compile(r"process rank (\d{1,12}) .*exited on signal (\d{1,12})")
 _SRUN_EXIT: Final = re.compile(
-    r"srun: error: (\S+): tasks? ([\d,-]+): (?:Exited with exit code (\d+)|([A-Z][A-Za-z ]+?))(?: \(core dumped\))?\s*$"
+    r"srun: error: (\S+): tasks? ([\d,-]+): "
+    r"(?:Exited with exit code (\d{1,12})|([A-Z][A-Za-z ]+?))(?: \(core dumped\))?\s*$"
 )
 _WORLD: Final = re.compile(
-    r"\b(?:dist_world_size|world_size|num_local_procs|group_world_size|num_processes)['\"]?\s*[=:]\s*(\d+)"
+    r"\b(?:dist_world_size|world_size|num_local_procs|group_world_size|num_processes)['\"]?\s*[=:]\s*(\d{1,12})"
 )
 
 _WRAPPER: Final = re.compile(r"ChildFailedError|CHILD PROCESS FAILED WITH NO ERROR_FILE|ProcessRaisedException")

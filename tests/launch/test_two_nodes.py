@@ -105,6 +105,24 @@ def test_without_node_ranks_the_first_on_the_aggregators_host_owns_the_run(pair:
     assert sorted(report["node_index"] for report in reports if report is not None) == [0, 1]
 
 
+def test_nodes_keep_their_numbers_when_the_daemon_is_started_again(pair: Pair) -> None:
+    pair.logs[1] = pair.logs[0]
+    options = {"node_rank": None, "is_dynamic_rendezvous": True}
+    with pair.start(0, WAITS, **options) as one, pair.start(1, WAITS, **options) as other:
+        both_ready(one, other)
+        owner = one if one.find("traceml_daemon supervise") else other
+        owner.signal(child_pid(owner, "traceml_daemon supervise"), signal.SIGKILL)
+        owner.wait_for(lambda: b"started again (1 of 3)" in owner.stderr(), "it is said")
+        pair.let_go()
+        assert [one.finish().exit_code, other.finish().exit_code] == [0, 0]
+    manifest = pair.folder(0).manifest()
+    assert (manifest["status"], manifest["telemetry"]["authenticated"]) == ("completed", True)
+    assert [each["exit_code"] for each in manifest["training"]["nodes"]] == [0, 0]
+    ranks = pair.folder(0).summary()["ranks"]
+    assert [(each["rank"], len(each["attempts"])) for each in ranks] == [(0, 1), (1, 1)]
+    assert len({each["attempts"][0]["node_rank"] for each in ranks}) == 2
+
+
 def test_a_node_that_cannot_know_the_token_is_told_of(pair: Pair) -> None:
     with pair.start(0, WAITS) as owner, pair.start(1, WAITS) as peer:
         both_ready(owner, peer)

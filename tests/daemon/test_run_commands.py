@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jsonschema
 import msgspec
 import pytest
 
@@ -19,6 +20,7 @@ from tests.harness.sim_node import SimNode, rank_end
 from tests.harness.sim_rank import SimRank
 from traceml_client.protocol.manifest import Lease, LeaseHolder, read_manifest, rfc3339, write_manifest
 from traceml_daemon.cli import look_at_runs
+from traceml_daemon.report import json_schema
 
 TOKEN = "a secret"
 
@@ -94,6 +96,7 @@ async def test_a_live_run_shows_its_ranks(run_dir: Path, show: Show) -> None:
         shown = await show("status", run_dir, "--json")
         text = await show("status", "--logs-dir", run_dir.parent)
     found = shown.json()
+    jsonschema.validate(found, json_schema.document("status"))
     assert (shown.code, found["status"], found["telemetry"]["status"]) == (0, "running", "pending")
     assert found["telemetry"]["records"]["stored"] == 10
     assert [(rank["rank"], rank["state"], rank["last_step"]) for rank in found["ranks"]] == [

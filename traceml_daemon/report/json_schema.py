@@ -16,6 +16,7 @@ from traceml_client.protocol.manifest import Manifest, encode_json
 from traceml_client.protocol.node import NodeReport
 from traceml_daemon.report.compare_form import Comparison, RunTable
 from traceml_daemon.report.form import FailureReport, FinalSummary
+from traceml_daemon.run_status import RunStatus
 
 DIRECTORY: Final = Path(__file__).parent / "schemas"
 TYPES: Final[dict[str, type]] = {
@@ -25,6 +26,7 @@ TYPES: Final[dict[str, type]] = {
     "node": NodeReport,
     "comparison": Comparison,
     "run_table": RunTable,
+    "status": RunStatus,
 }
 
 

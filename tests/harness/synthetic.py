@@ -104,9 +104,9 @@ def _step_values(run: SyntheticRun) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 
 
 def healthy(seed: int, *, num_steps: int | None = None, min_ranks: int = 1, min_step_ms: float = 0.2) -> SyntheticRun:
-    """Steps from 0.2 ms to a second, 1 to 32 ranks, a quiet or a busy machine, with all that healthy runs do."""
+    """Steps from 0.2 ms to a second, 1 to 16 ranks, a quiet or a busy machine, with all that healthy runs do."""
     draw = np.random.default_rng(seed)
-    num_ranks = max(min_ranks, int(draw.choice([1, 2, 2, 4, 8, 32])))
+    num_ranks = max(min_ranks, int(draw.choice([1, 2, 2, 4, 8, 16])))
     num_steps = num_steps or int(draw.choice([20, 40, 60, 100, 300, 1500]))
     step_ms = float(10 ** draw.uniform(np.log10(min_step_ms), 3.0))
     shares = draw.dirichlet([0.6, 0.3, 4, 8, 1.5, 1.5])

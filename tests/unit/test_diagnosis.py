@@ -154,3 +154,15 @@ def test_a_line_has_its_own_slope_and_mirrored_values_the_opposite_trend(values:
     y = np.array(values, dtype=np.float64)
     assert mann_kendall(y) == pytest.approx(-mann_kendall(-y))
     assert theil_sen(x, y) == pytest.approx(-theil_sen(x, -y))
+
+
+def test_a_stretch_without_steady_steps_hides_neither_a_slow_rank_nor_a_trend() -> None:
+    run = even(3, 200)
+    run.own_ms[FORWARD, 1] += 50.0
+    run.unusual_steps[60:90] = True
+    assert (run.findings()[0].kind, run.findings()[0].ranks) == ("COMPUTE_STRAGGLER", (1,))
+    run = even(3, 200)
+    run.own_ms[FORWARD] += np.linspace(0, 80, 200)
+    run.unusual_steps[180:] = True
+    run.unusual_steps[:30] = True
+    assert run.findings()[0].kind == "SLOWDOWN"

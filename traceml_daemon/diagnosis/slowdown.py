@@ -90,10 +90,11 @@ def _median_rank(run: RunProfile) -> tuple[Floats, Floats]:
 
 
 def _growing_phase(blocks: Blocks) -> str:
-    """The phase with most of the rise between the first and the last quarter, over all ranks."""
+    """The phase with most of the rise between the first and the last quarter, of the median rank."""
     quarter = max(1, blocks.num_blocks // 4)
-    by_phase = np.nanmean(blocks.phases[:, :WAITING], axis=0)
-    return OWN_PHASES[int(np.argmax(by_phase[:, -quarter:].mean(axis=1) - by_phase[:, :quarter].mean(axis=1)))]
+    by_phase = median(blocks.phases[:, :WAITING], axis=0)
+    rise = median(by_phase[:, -quarter:], axis=1) - median(by_phase[:, :quarter], axis=1)
+    return OWN_PHASES[int(np.argmax(np.nan_to_num(rise)))]
 
 
 def _contention(run: RunProfile) -> float:

@@ -200,9 +200,9 @@ def _severity(found: _Candidate, num_steps: int, is_contended: bool) -> Severity
 def _evidence(run: RunProfile, blocks: Blocks, found: _Candidate, contention: float) -> Iterator[str]:
     by_rank = median(blocks.phases[:, :, found.first_cell :], axis=2)
     others = [place for place in range(len(run.ranks)) if place not in found.ranks]
-    own = [float(np.nanmean(by_rank[places, found.phase])) for places in (list(found.ranks), others)]
+    own = [float(median(by_rank[places, found.phase], axis=0)) for places in (list(found.ranks), others)]
     yield f"{OWN_PHASES[found.phase]}: {milliseconds(own[0])} there, {milliseconds(own[1])} on the others"
-    waits = [float(np.nanmean(by_rank[places, WAITING])) for places in (list(found.ranks), others)]
+    waits = [float(median(by_rank[places, WAITING], axis=0)) for places in (list(found.ranks), others)]
     if waits[1] > waits[0]:
         yield f"the others wait {milliseconds(waits[1])} a step in their backward, it waits {milliseconds(waits[0])}"
     if not found.is_clear:

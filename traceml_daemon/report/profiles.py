@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from traceml_client.protocol.columns import DEVICE_MEMORY_SAMPLE, PROCESS_SAMPLE
+from traceml_client.protocol.columns import DEVICE_MEMORY_SAMPLE, NOT_MEASURED, PROCESS_SAMPLE
 from traceml_daemon.diagnosis import policy
 from traceml_daemon.diagnosis.profile import (
     BACKWARD,
@@ -25,7 +25,7 @@ from traceml_daemon.diagnosis.robust import thinned
 from traceml_daemon.report.cells import StepCells
 from traceml_daemon.report.measurements import Integers
 from traceml_daemon.report.resource_form import GpuSystem, Level, NodeSystem
-from traceml_daemon.report.samples import RankSamples
+from traceml_daemon.report.samples import RankSamples, largest
 from traceml_daemon.report.spikes import SpikeFinder
 from traceml_daemon.report.statistics import AttemptSteps
 
@@ -83,11 +83,12 @@ def run_profile(
 
 def _tracks(steps: AttemptSteps, samples: RankSamples) -> Iterable[Track]:
     yield from _track(None, None, steps, *samples.column(PROCESS_SAMPLE, 1))
-    indices, totals = samples.column(DEVICE_MEMORY_SAMPLE, 0)[1], samples.column(DEVICE_MEMORY_SAMPLE, 5)[1]
-    ends, allocated = samples.column(DEVICE_MEMORY_SAMPLE, 3)  # the peak: what is allocated changes within a step
-    for device in np.unique(indices).tolist():
-        is_its = indices == device
-        yield from _track(device, int(totals[is_its].max()), steps, ends[is_its], allocated[is_its])
+    values, ends = samples.values(DEVICE_MEMORY_SAMPLE), samples.ends(DEVICE_MEMORY_SAMPLE)
+    index, _, _, peak, _, total = values  # the peak: what is allocated changes within a step
+    for device in np.unique(index).tolist():
+        is_its = (index == device) & (peak != NOT_MEASURED)
+        if is_its.any():
+            yield from _track(device, largest(total[is_its]), steps, ends[is_its], peak[is_its])
 
 
 def _track(

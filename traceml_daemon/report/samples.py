@@ -75,6 +75,9 @@ class RankSamples:
         """Shape (6, n)."""
         return self._values[kind]
 
+    def ends(self, kind: int) -> Integers:
+        return self._ends[kind]
+
     def memory(self, rank: int) -> RankMemory:
         _, rss, _, _, peak_rss, _ = self._values[PROCESS_SAMPLE]
         devices = self._values[DEVICE_MEMORY_SAMPLE]

@@ -182,6 +182,21 @@ def test_the_diagnosis_of_a_failed_run_says_first_that_it_failed(failed: Path) -
     assert diagnosis["summary"].startswith("The run failed: rank 1 (node 0) raised ValueError")
 
 
+def test_an_error_of_the_diagnosis_costs_the_verdict_and_not_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_profile: object) -> None:
+        raise IndexError("out of bounds")
+
+    monkeypatch.setattr("traceml_daemon.report.summary.diagnose", fail)
+    facts = run_facts(HEALTHY, status="completed", exit_code=0)
+    fill(tmp_path, facts)
+    write_reports(tmp_path, facts, True)
+    summary = load(tmp_path / "final_summary.json")
+    assert "IndexError: out of bounds" in summary["primary_diagnosis"]["summary"]
+    assert summary["step_time"]["window"]["steps"] == 59
+
+
 def test_of_a_failed_run_only_memory_is_named_beside_the_failure(tmp_path: Path) -> None:
     """A straggler as clear as can be, and memory that ran full: the first would read like a verdict on performance."""
     facts = run_facts(FAILED)

@@ -78,6 +78,17 @@ def insufficient(num_steps: int) -> Finding:
     )
 
 
+def undiagnosed(error: str) -> Finding:
+    """Said in place of a verdict where making one failed."""
+    return Finding(
+        kind="INSUFFICIENT_DATA",
+        severity="info",
+        confidence="low",
+        summary=f"There is no verdict: an error of traceml in the diagnosis ({error}). The measurements are complete.",
+        action="Please report this with telemetry.sqlite; compare the shares of the phases in step_time meanwhile.",
+    )
+
+
 def _resources(run: RunProfile) -> list[Finding]:
     creep = list(find_creep(run))
     creeping = {rank for finding in creep for rank in finding.ranks}

@@ -9,7 +9,7 @@ from traceml_client.protocol.manifest import rfc3339
 from traceml_client.protocol.node import RankEnd
 from traceml_daemon.core.events import Incarnation
 from traceml_daemon.diagnosis.finding import Finding
-from traceml_daemon.diagnosis.verdict import about_memory, diagnose
+from traceml_daemon.diagnosis.verdict import about_memory, diagnose, undiagnosed
 from traceml_daemon.report.attempts import by_rank, ending_text, ends_by_incarnation
 from traceml_daemon.report.facts import AttemptFacts, RunFacts
 from traceml_daemon.report.form import (
@@ -107,7 +107,10 @@ def _attempt(number: int, attempt: AttemptFacts, steps: AttemptSteps, end: RankE
 
 def _findings(facts: RunFacts, reading: Reading, failure: FailureReport | None) -> tuple[Finding, ...]:
     """Strongest first. Of a failed run only what may have to do with its end: the rest would read like a verdict."""
-    findings = diagnose(reading.profile(has_accelerator=any(rank.devices for rank in reading.memory)))
+    try:
+        findings = diagnose(reading.profile(has_accelerator=any(rank.devices for rank in reading.memory)))
+    except Exception as error:  # noqa: BLE001 - a boundary: our error in the diagnosis must not cost the report
+        findings = (undiagnosed(f"{type(error).__name__}: {error}"),)
     if failure is None:
         return findings
     kept = findings if facts.status == "interrupted" else about_memory(findings)

@@ -37,7 +37,8 @@ class SyntheticRun:
     memory: Array | None = None
     """(ranks, samples), bytes, evenly over the run."""
     memory_total: float = 64 * 1024 * MIB
-    cpu_wait_share: float = 0.0
+    cpu_wait_share: tuple[float, ...] = ()
+    """By rank; none is 0 for all."""
     is_synchronous: bool = True
     skipped: list[int] = field(default_factory=list)
 
@@ -71,7 +72,11 @@ class _Recorded:
         memory = np.full(count, 300 * MIB) if run.memory is None else run.memory[rank]
         times = np.linspace(0, end_ns, count).astype(np.int64)
         process = np.full((6, count), -1, np.int64)
-        process[0], process[1], process[5] = times // 2, memory, times * run.cpu_wait_share
+        process[0], process[1], process[5] = (
+            times // 2,
+            memory,
+            times * dict(enumerate(run.cpu_wait_share)).get(rank, 0.0),
+        )
         node = np.full((6, count), -1, np.int64)
         node[0], node[1], node[2] = 900, 8 * 1024 * MIB, run.memory_total
         is_node_sampled = rank == 0

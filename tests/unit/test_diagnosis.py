@@ -79,12 +79,14 @@ def test_of_two_ranks_that_meet_in_a_barrier_the_earlier_phase_tells() -> None:
     assert [(f.kind, f.ranks, f.severity) for f in found] == [("COMPUTE_STRAGGLER", (0,), "warning")]
 
 
-def test_a_rank_without_a_core_is_no_culprit() -> None:
+@pytest.mark.parametrize(("shares", "severity"), [((0.1, 0.6), "info"), ((0.5, 0.5), "critical")])
+def test_a_rank_without_a_core_is_no_culprit(shares: tuple[float, float], severity: str) -> None:
+    """Unless the others had none either."""
     run = even()
     run.own_ms[FORWARD, 1] *= 4
-    run.cpu_wait_share = 0.5
+    run.cpu_wait_share = shares
     findings = run.findings()
-    assert [f.severity for f in findings if f.kind.endswith("STRAGGLER")] == ["info"]
+    assert [f.severity for f in findings if f.kind.endswith("STRAGGLER")] == [severity]
     assert any(f.kind == "HOST_PRESSURE" for f in findings)
 
 

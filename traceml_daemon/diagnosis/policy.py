@@ -66,8 +66,8 @@ INPUT_ALL_WAIT: Final = 0.35
 fastest loader fills its queue in time and then only seems to be free."""
 MAX_CULPRIT_SHARE: Final = 0.5
 """More ranks than this are not behind the others; the others are ahead."""
-CONTENTION_SHARE: Final = 0.3
-"""Share of a rank's time without a core from which its slowness is the host's doing."""
+CONTENTION_EXPLAINS: Final = 0.5
+"""Of what a rank or a run is slower: without a core for that much longer, its slowness is the host's doing."""
 
 # --- trends and rhythms -----------------------------------------------------------------------------------------------
 
@@ -141,6 +141,8 @@ OURS_SHARE: Final = 0.5
 
 THROTTLED_SHARE: Final = 0.25
 """Of a cgroup's periods: the quota, not the work, sets the pace."""
+CONTENTION_SHARE: Final = 0.3
+"""Of a training thread's time, ready to run and without a core."""
 BUSY_SHARE: Final = 0.95
 """Of all cores."""
 GPU_THROTTLED_SHARE: Final = 0.2

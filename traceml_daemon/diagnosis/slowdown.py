@@ -35,18 +35,18 @@ def find_slowdown(run: RunProfile, blocks: Blocks) -> Iterator[Finding]:
     trend = _trend(*_median_rank(run)) if num_steps >= policy.SLOWDOWN_MIN_STEPS else None
     if trend is None or trend.growth < policy.SLOWDOWN_WARNING or trend.z < policy.SLOWDOWN_Z:
         return
-    contention = _contention(run)
+    is_contended = _contention_ms(run, float(trend.segments[-1])) >= policy.CONTENTION_EXPLAINS * trend.rise_ms
     phase = _growing_phase(blocks)
     start_ms, end_ms = float(trend.segments[0]), float(trend.segments[-1])
     evidence = [
         f"median step by eighths of the run: {', '.join(map(milliseconds, trend.segments))}",
         f"slope {milliseconds(trend.slope_ms)} a step (Theil-Sen), z {trend.z:.1f} (Mann-Kendall)",
     ]
-    if contention >= policy.CONTENTION_SHARE:
-        evidence.append(f"training threads had no core for {contention:.0%} of the time: the host is overcommitted")
+    if is_contended:
+        evidence.append("training threads had to wait for a core more and more: the host is overcommitted")
     yield Finding(
         kind="SLOWDOWN",
-        severity=_severity(trend, is_contended=contention >= policy.CONTENTION_SHARE),
+        severity=_severity(trend, is_contended=is_contended),
         confidence=confidence(num_steps),
         summary=f"Steps became slower all along: {milliseconds(start_ms)} at the start, {milliseconds(end_ms)} at the "
         f"end; what grew is {phase}.",
@@ -97,6 +97,7 @@ def _growing_phase(blocks: Blocks) -> str:
     return OWN_PHASES[int(np.argmax(np.nan_to_num(rise)))]
 
 
-def _contention(run: RunProfile) -> float:
-    shares = [rank.cpu_wait_share for rank in run.ranks if rank.cpu_wait_share is not None]
-    return float(np.median(shares)) if shares else 0.0
+def _contention_ms(run: RunProfile, step_ms: float) -> float:
+    """How much longer a step of the second half waited for a core."""
+    rises = [rank.cpu_wait_rise for rank in run.ranks if rank.cpu_wait_rise is not None]
+    return float(np.median(rises)) * step_ms if rises else 0.0

@@ -161,8 +161,7 @@ def _differs_most(by_rank: Floats, rows: tuple[int, ...], slow: npt.NDArray[np.i
 def _finding(run: RunProfile, blocks: Blocks, found: _Candidate) -> Finding:
     ranks = tuple(run.ranks[place].rank for place in found.ranks)
     num_steps = int(blocks.steps[found.first_cell :].sum())
-    contention = max((run.ranks[place].cpu_wait_share or 0.0 for place in found.ranks), default=0.0)
-    is_contended = contention >= policy.CONTENTION_SHARE and found.kind in ("COMPUTE_STRAGGLER", "STRAGGLER")
+    is_contended = _contention_ms(run, found) >= policy.CONTENTION_EXPLAINS * found.excess_ms
     needs = "needs" if len(ranks) == 1 else "need"
     since = f" since step {blocks.first_steps[found.first_cell]}" if found.first_cell else ""
     phase = OWN_PHASES[found.phase]
@@ -176,7 +175,7 @@ def _finding(run: RunProfile, blocks: Blocks, found: _Candidate) -> Finding:
         ranks=ranks,
         phase=phase,
         lost_share=round(min(found.share, 1.0), 4),
-        evidence=tuple(_evidence(run, blocks, found, contention)),
+        evidence=tuple(_evidence(run, blocks, found)),
     )
 
 
@@ -190,6 +189,14 @@ _NAMES: Final = {
 }
 
 
+def _contention_ms(run: RunProfile, found: _Candidate) -> float:
+    """How much longer a step of theirs waited for a core than a step of the others."""
+    shares = np.array([np.nan if r.cpu_wait_share is None else r.cpu_wait_share for r in run.ranks])
+    is_slow = np.isin(np.arange(len(shares)), found.ranks)
+    theirs, others = (float(median(shares[places], axis=0)) for places in (is_slow, ~is_slow))
+    return 0.0 if np.isnan(theirs) or np.isnan(others) else (theirs - others) * found.step_ms
+
+
 def _severity(found: _Candidate, num_steps: int, is_contended: bool) -> Severity:
     if found.share < policy.STRAGGLER_WARNING or is_contended:
         return "info"
@@ -197,7 +204,7 @@ def _severity(found: _Candidate, num_steps: int, is_contended: bool) -> Severity
     return "critical" if is_critical and found.is_clear else "warning"
 
 
-def _evidence(run: RunProfile, blocks: Blocks, found: _Candidate, contention: float) -> Iterator[str]:
+def _evidence(run: RunProfile, blocks: Blocks, found: _Candidate) -> Iterator[str]:
     by_rank = median(blocks.phases[:, :, found.first_cell :], axis=2)
     others = [place for place in range(len(run.ranks)) if place not in found.ranks]
     own = [float(median(by_rank[places, found.phase], axis=0)) for places in (list(found.ranks), others)]
@@ -207,8 +214,9 @@ def _evidence(run: RunProfile, blocks: Blocks, found: _Candidate, contention: fl
         yield f"the others wait {milliseconds(waits[1])} a step in their backward, it waits {milliseconds(waits[0])}"
     if not found.is_clear:
         yield "the waiting for others was not seen as such, so cause and effect may be exchanged"
-    if contention >= policy.CONTENTION_SHARE:
-        yield f"its training thread had no core for {contention:.0%} of the time: the host is overcommitted"
+    contention_ms = _contention_ms(run, found)
+    if contention_ms >= policy.CONTENTION_EXPLAINS * found.excess_ms:
+        yield f"it had no core for {milliseconds(contention_ms)} a step more than they: the host is overcommitted"
 
 
 def _is_input_of_all(run: RunProfile, found: _Candidate) -> bool:

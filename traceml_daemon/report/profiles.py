@@ -52,11 +52,15 @@ class RankParts:
     spikes: SpikeFinder
     tracks: tuple[Track, ...]
     cpu_wait_share: float | None
+    cpu_wait_rise: float | None
 
 
 def rank_parts(
     rank: int, node_rank: int, cells: StepCells, spikes: SpikeFinder, steps: AttemptSteps, samples: RankSamples
 ) -> RankParts:
+    middle_ns = (steps.first_end_ns + steps.last_end_ns) // 2
+    early = samples.cpu_wait_share(steps.first_end_ns, middle_ns)
+    late = samples.cpu_wait_share(middle_ns, steps.last_end_ns)
     return RankParts(
         rank=rank,
         node_rank=node_rank,
@@ -64,6 +68,7 @@ def rank_parts(
         spikes=spikes,
         tracks=tuple(_tracks(steps, samples)),
         cpu_wait_share=samples.cpu_wait_share(steps.first_end_ns, steps.last_end_ns),
+        cpu_wait_rise=late - early if late is not None and early is not None else None,
     )
 
 
@@ -117,6 +122,7 @@ def _rank_profile(part: RankParts, node: NodeSystem | None) -> RankProfile:
         spikes=part.spikes.spikes(),
         memory=tuple(_memory_track(track, node) for track in part.tracks),
         cpu_wait_share=part.cpu_wait_share,
+        cpu_wait_rise=part.cpu_wait_rise,
     )
 
 

@@ -90,6 +90,14 @@ def test_a_rank_without_a_core_is_no_culprit(shares: tuple[float, float], severi
     assert any(f.kind == "HOST_PRESSURE" for f in findings)
 
 
+def test_a_trend_on_a_host_without_a_free_core_is_no_alarm() -> None:
+    run = even(2, 200)
+    run.own_ms[FORWARD] += np.linspace(0, 100, 200)
+    assert ("SLOWDOWN", "critical") in named(run.findings())
+    run.cpu_wait_share = (0.6, 0.6)
+    assert [f.severity for f in run.findings() if f.kind == "SLOWDOWN"] == ["info"]
+
+
 def test_a_jump_is_no_slowdown_and_a_slow_start_is_none() -> None:
     run = even(2, 200)
     run.own_ms[FORWARD, :, 100:] *= 3

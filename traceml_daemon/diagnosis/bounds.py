@@ -112,7 +112,7 @@ def _optimizer(run: RunProfile, shares: StepShares) -> Iterator[Finding]:
     if share >= policy.OPTIMIZER_INFO and time_ms >= policy.DOMINANT_FLOOR_MS:
         yield Finding(
             kind="OPTIMIZER_HEAVY",
-            severity="warning" if share >= policy.OPTIMIZER_WARNING else "info",
+            severity="warning" if share >= policy.OPTIMIZER_WARNING and not _is_contended(run) else "info",
             confidence=confidence(shares.num_steps),
             summary=f"The optimizer takes {share:.0%} of a step: {milliseconds(time_ms)}.",
             action="Use a fused or foreach optimizer, accumulate gradients over more micro-batches, or shard it.",
@@ -153,6 +153,12 @@ def _compute(run: RunProfile, shares: StepShares) -> Iterator[Finding]:
             lost_share=None,
             evidence=_evidence(shares),
         )
+
+
+def _is_contended(run: RunProfile) -> bool:
+    """Work that many threads share suffers most where cores are taken by others; an optimizer is such work."""
+    shares = [rank.cpu_wait_share for rank in run.ranks if rank.cpu_wait_share is not None]
+    return bool(shares) and float(np.median(shares)) >= policy.CONTENTION_SHARE
 
 
 def balanced(run: RunProfile, shares: StepShares) -> Finding:

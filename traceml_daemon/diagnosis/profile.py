@@ -68,8 +68,8 @@ class RankProfile:
     memory: tuple[MemoryTrack, ...] = ()
     cpu_wait_share: float | None = None
     """Of the time, how long the training thread was ready to run and had no core."""
-    cpu_wait_rise: float | None = None
-    """The same share of the run's second half minus that of its first."""
+    cpu_wait_halves: tuple[float, float] | None = None
+    """The same share in the run's first and second half."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

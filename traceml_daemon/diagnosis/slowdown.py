@@ -35,7 +35,7 @@ def find_slowdown(run: RunProfile, blocks: Blocks) -> Iterator[Finding]:
     trend = _trend(*_median_rank(run)) if num_steps >= policy.SLOWDOWN_MIN_STEPS else None
     if trend is None or trend.growth < policy.SLOWDOWN_WARNING or trend.z < policy.SLOWDOWN_Z:
         return
-    is_contended = _contention_ms(run, float(trend.segments[-1])) >= policy.CONTENTION_EXPLAINS * trend.rise_ms
+    is_contended = _is_contended(run, trend.segments)
     phase = _growing_phase(blocks)
     start_ms, end_ms = float(trend.segments[0]), float(trend.segments[-1])
     evidence = [
@@ -43,7 +43,7 @@ def find_slowdown(run: RunProfile, blocks: Blocks) -> Iterator[Finding]:
         f"slope {milliseconds(trend.slope_ms)} a step (Theil-Sen), z {trend.z:.1f} (Mann-Kendall)",
     ]
     if is_contended:
-        evidence.append("training threads had to wait for a core more and more: the host is overcommitted")
+        evidence.append("training threads had to wait for a core: the host is overcommitted, and that may be all")
     yield Finding(
         kind="SLOWDOWN",
         severity=_severity(trend, is_contended=is_contended),
@@ -97,7 +97,12 @@ def _growing_phase(blocks: Blocks) -> str:
     return OWN_PHASES[int(np.argmax(np.nan_to_num(rise)))]
 
 
-def _contention_ms(run: RunProfile, step_ms: float) -> float:
-    """How much longer a step of the second half waited for a core."""
-    rises = [rank.cpu_wait_rise for rank in run.ranks if rank.cpu_wait_rise is not None]
-    return float(np.median(rises)) * step_ms if rises else 0.0
+def _is_contended(run: RunProfile, segments: Floats) -> bool:
+    """Whether waiting for a core explains the growth, or is so common that nothing can be said of it."""
+    halves = [rank.cpu_wait_halves for rank in run.ranks if rank.cpu_wait_halves is not None]
+    if not halves:
+        return False
+    early, late = np.median(halves, axis=0).tolist()
+    early_ms, late_ms = (float(part.mean()) for part in np.split(segments, 2))
+    is_explained = late * late_ms - early * early_ms >= policy.CONTENTION_EXPLAINS * (late_ms - early_ms)
+    return bool(is_explained or late >= policy.CONTENTION_SHARE)

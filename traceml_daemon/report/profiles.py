@@ -52,7 +52,7 @@ class RankParts:
     spikes: SpikeFinder
     tracks: tuple[Track, ...]
     cpu_wait_share: float | None
-    cpu_wait_rise: float | None
+    cpu_wait_halves: tuple[float, float] | None
 
 
 def rank_parts(
@@ -68,7 +68,7 @@ def rank_parts(
         spikes=spikes,
         tracks=tuple(_tracks(steps, samples)),
         cpu_wait_share=samples.cpu_wait_share(steps.first_end_ns, steps.last_end_ns),
-        cpu_wait_rise=late - early if late is not None and early is not None else None,
+        cpu_wait_halves=(early, late) if early is not None and late is not None else None,
     )
 
 
@@ -122,7 +122,7 @@ def _rank_profile(part: RankParts, node: NodeSystem | None) -> RankProfile:
         spikes=part.spikes.spikes(),
         memory=tuple(_memory_track(track, node) for track in part.tracks),
         cpu_wait_share=part.cpu_wait_share,
-        cpu_wait_rise=part.cpu_wait_rise,
+        cpu_wait_halves=part.cpu_wait_halves,
     )
 
 

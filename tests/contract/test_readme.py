@@ -50,6 +50,12 @@ def test_every_make_target_is_named() -> None:
     assert [name for name in phony[1].split() if f"make {name}" not in README] == []
 
 
+def test_every_promise_links_a_test_that_is_there() -> None:
+    linked = re.findall(r"\]\((tests/promises/\w+\.py)\)", README)
+    assert len(linked) > 10
+    assert [path for path in linked if not (ROOT / path).exists()] == []
+
+
 def test_readme_has_its_chapters() -> None:
     for chapter in ("Install", "Architecture", "Decisions", "Development"):
         assert re.search(rf"^#+ {chapter}", README, re.MULTILINE), chapter

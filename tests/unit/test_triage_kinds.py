@@ -77,6 +77,10 @@ ValueError: no such label
         OUT_OF_MEMORY + "all ranks done, exit code 0\n",
         failed(1, 1, 5001) + f"{AGENT}[default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
         "step 900 loss 0.1\nTraining finished after 900 steps\n",
+        OUT_OF_MEMORY + failed(1, 1, 5001) + f"{AGENT}[default] Rendezvous'ing worker group\nstep 5 loss 1\n"
+        f"{AGENT}[default] worker group successfully finished. Waiting 300 seconds for other agents to finish.\n",
+        "trial 1 failed: torch.OutOfMemoryError: CUDA out of memory.\nstep 20 loss 0.9\nAll trials finished\n",
+        "error_rate: 0.12\n{'train_runtime': 812.1, 'train_loss': 1.1, 'epoch': 1.0}\n",
         "WARNING Failed to import flash_attn, falling back\nstep 30 loss 2.9\nTraining complete. total errors: 0\n",
     ],
 )
@@ -171,3 +175,41 @@ def test_a_line_of_dockers_own_log_is_read_as_what_the_container_wrote() -> None
 def test_a_message_that_was_cut_or_wrapped_is_no_exception_of_the_users_code(message: str, category: str) -> None:
     log = f'[rank0]: Traceback (most recent call last):\n[rank0]:   File "a.py", line 3, in f\n[rank0]: {message}\n'
     assert read(log).category == category
+
+
+def test_an_error_of_files_that_torchrun_meets_is_no_failure_of_torchrun() -> None:
+    log = """\
+Traceback (most recent call last):
+  File "/opt/env/lib/python3.10/site-packages/torch/distributed/run.py", line 919, in main
+    run(args)
+  File "/opt/env/lib/python3.10/site-packages/torch/distributed/elastic/multiprocessing/api.py", line 660, in _start
+    self.subprocess_handlers = {
+PermissionError: [Errno 13] Permission denied: './launch.sh'
+"""
+    assert read(log).category == "permission_denied"
+    assert read(log.replace("PermissionError: [Errno 13] Permission denied", "AttributeError: x")).category == (
+        "agent_failure"
+    )
+
+
+@pytest.mark.parametrize(
+    ("log", "category", "rank"),
+    [
+        ("(WorkerDict pid=4121) Fatal Python error: Segmentation fault\n"
+         "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n", "segfault", None),
+        ("ray.exceptions.RayActorError: The actor died unexpectedly before finishing this task.\n"
+         "There are some potential root causes. (1) killed by SIGKILL by OOM killer. (3) crashed due to SIGSEGV.\n",
+         "insufficient_evidence", None),
+        ("torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving an id from [0], "
+         "but store->get('0') got error: wait timeout after 600000ms\n", "rendezvous_failed", None),
+        ("kernel: Out of memory: Killed process 5521 (pt_data_worker)\n"
+         "[rank2]: RuntimeError: DataLoader worker (pid 5521) is killed by signal: Killed.\n", "host_oom_kill", 2),
+        ("sample: 'Segmentation fault (core dumped) means that'\n" + failed(-9, 1, 5001), "sigkill_unattributed", 1),
+        ("  + Exception Group Traceback (most recent call last):\n  | ExceptionGroup: in a group (1 sub-exception)\n"
+         "    | Traceback (most recent call last):\n    |   File \"a.py\", line 3, in f\n    | ValueError: bad\n",
+         "python_exception", None),
+    ],
+)  # fmt: skip
+def test_what_wraps_or_names_a_cause_is_not_the_cause(log: str, category: str, rank: int | None) -> None:
+    verdict = read(log)
+    assert (verdict.category, verdict.rank) == (category, rank)

@@ -55,7 +55,17 @@ _MILD: Final = re.compile(r"\b(?:WARNING|(?<!NCCL )WARN|INFO|DEBUG|\w+Warning)\b
 """A level at which a program says what it goes on after."""
 _IN_GROUP: Final = re.compile(r"\[(?:PG (?:0|ID 0 PG GUID 0(?:\(default_pg\))?) )?Rank (\d{1,6})\]")
 _WRAPPERS: Final = frozenset(
-    {"ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException", "SystemExit"}
+    {
+        "ActorDiedError",
+        "RayActorError",
+        "TrainingFailedError",
+        "WorkerCrashedError",
+        "ChildFailedError",
+        "SignalException",
+        "ProcessRaisedException",
+        "ProcessExitedException",
+        "SystemExit",
+    }
 )
 
 

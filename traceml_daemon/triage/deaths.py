@@ -24,7 +24,8 @@ def blame_crash(found: Findings, words: list[Cause]) -> Verdict | None:
     crashed = [end for end in crashed if signal_of(end.code) != 6] or crashed
     if crashed:
         return _of_ends(found, crashed, words)
-    if words:
+    end = first_end(found.ends)
+    if words and (end is None or end.code != -9):
         first = words[0]
         rank = first.rank if len({cause.rank for cause in words}) == 1 else None
         return Verdict(first.category, "confirmed" if first.is_stated else "likely", rank, evidence=[first.place])

@@ -9,21 +9,26 @@ from typing import Final
 from traceml_daemon.triage.observations import GoodEnd, Place
 
 _MAX_QUOTE: Final = 400
-SUSPECT: Final = re.compile(r"(?i)error|fail|fatal|killed|abort|exception|not found|denied|refused|traceback")
+SUSPECT: Final = re.compile(
+    r"(?i)error(?!s?[_ ]?rate|[_/ ]?(?:bars?|margin))(?<!/error)|fail"
+    r"|fatal|killed|abort|exception|not found|denied|refused|traceback"
+)
 _PROGRESS: Final = re.compile(
     r"(?i)\b(?:step|epoch|iter(?:ation)?|batch|loss|train(?:ing)?)\b.*\d|\d+/\d+ \[|\b(?:finished|completed?)\b"
     r"|\b(?:saved|done)\b"
 )
 _STEP: Final = re.compile(r"(?i)\b(?:steps?|epochs?|iter(?:ation)?s?|batch|loss)\b.{0,40}\d|\d+/\d+ \[|\b\d+%\|")
-_EXIT_0: Final = re.compile(
+_SURE: Final = re.compile(
     r"(?i)\bexit(?:ed|s|ing)?(?: with)?[ _]?(?:code|status)?[\"']?\s*[:= ]\s*0(?![\d.])|\breturned 0$"
-    r"|\bcode=exited, status=0"
+    r"|\bexits successfully|\bcode=exited, status=0"
+    r"|\bworker group successfully finished|worker group finished \((?:\w+\.)?SUCCEEDED\)"
+    r"|['\"]train_runtime['\"]:|\bmax_(?:epochs|steps|time)=\S+ reached"
 )
 _SUCCESS: Final = re.compile(
     r"(?i)\b(?:training|fine-?tuning|pre-?training|evaluation|run|job|experiment"
-    r"|all (?:ranks|epochs|steps|tasks|workers))\b.{0,40}"
+    r"|all (?:ranks|epochs|steps|tasks|workers|trials|runs|jobs))\b.{0,40}"
     r"\b(?:completed?|finished|done|succeeded|successful(?:ly)?|ended (?:well|normally))\b"
-    r"|^\W*(?:done|finished|completed|success)\b|['\"]train_runtime['\"]:|reached\.$|\bSUCCEEDED\b"
+    r"|^\W*(?:done|finished|completed|success)\b|\bSUCCEEDED\b"
     r"|\b(?:finished|completed) (?:training|successfully|all)"
 )
 _BAD: Final = re.compile(r"(?i)\b(?:not|never|un\w+|with errors?|before|failed|failure|fatal|abort\w*|killed)\b")
@@ -44,13 +49,13 @@ def good_end(file: int, number: int, tail: bytes) -> Iterator[GoodEnd]:
     for line, text in _lines(number, tail):
         if found is not None:
             if _STEP.search(text):
-                yield GoodEnd(found.place, found.is_exit, line)
+                yield GoodEnd(found.place, found.is_sure, line)
                 return
             continue
         plain = _COUNT_0.sub("", text)
-        is_exit = _EXIT_0.search(plain) is not None
-        if is_exit or (_SUCCESS.search(plain) and not _BAD.search(plain) and not SUSPECT.search(plain)):
-            found = GoodEnd(Place(file, line, text[:_MAX_QUOTE]), is_exit, 0)
+        is_sure = _SURE.search(plain) is not None
+        if is_sure or (_SUCCESS.search(plain) and not _BAD.search(plain) and not SUSPECT.search(plain)):
+            found = GoodEnd(Place(file, line, text[:_MAX_QUOTE]), is_sure, 0)
         elif SUSPECT.search(plain):
             return
     if found is not None:

@@ -103,10 +103,12 @@ _HOST: Final = re.compile(
     r"((?:node|host|worker|master|slave|gpu|ip|dgx|hgx|compute|server|launcher)(?:[-_.]?\w+)*|\d+\.\d+\.\d+\.\d+): "
     r"(?!error:)"
 )
+_IN_GROUP: Final = re.compile(r"(?:  )+\| ?(?= |\w)")
+"""Of an ExceptionGroup."""
 _QUOTE: Final = re.compile(r"> ")
 _GLOG: Final = re.compile(r"\[?([VIWECF])(\d\d?)(\d\d) (\d\d):(\d\d):(\d\d(?:\.\d+)?) (?:(\d{1,18}) )?(\S+?:\d+)\] ?")
 _OLD_CPP: Final = re.compile(r"\[[VIWEF] (\w+\.cpp:\d+)\] ?")
-_LOGGED: Final = re.compile(r"([\w.]+): \[(\w+)\] ?")
+_LOGGED: Final = re.compile(r"([\w.]+): \[(DEBUG|INFO|WARNING|ERROR|CRITICAL)\] ?")
 _BASIC: Final = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL):([\w.]+):")
 
 
@@ -230,6 +232,7 @@ _PREFIXES: Final = (
     (_LEVEL, _Attribution.nothing),
     (_LEVELED, _Attribution.behind_time),
     (_LISTED, _Attribution.nothing),
+    (_IN_GROUP, _Attribution.nothing),
     (_SYSLOG, _Attribution.of_source),
     (_HOST, _Attribution.of_source),
     (_QUOTE, _Attribution.nothing),

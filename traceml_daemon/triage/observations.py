@@ -134,8 +134,8 @@ class GoodEnd:
     """The tail of a log says that the job ended well."""
 
     place: Place
-    is_exit: bool
-    """It is an exit status of 0."""
+    is_sure: bool
+    """An exit status of 0, or what a trainer says only at its end."""
     last_progress: int
     """The line of the last step, epoch or bar before; 0: none in the tail."""
 

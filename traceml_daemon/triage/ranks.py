@@ -65,8 +65,10 @@ def conclude_ranks(causes: list[Cause], ends: list[End], seen: Observations) -> 
 
 def _of_line(cause: Cause, causes: list[Cause], ends: list[End]) -> int | None:
     """Of a line that nobody signed: the process that it names, else the only rank that failed of the same."""
-    named = {int(pid) for pid in _PID.findall(cause.place.quote)}
+    named = _pids(cause.place.quote)
     ranks = {end.rank for end in ends if end.pid in named and end.rank is not None}
+    raised = [other for other in causes if other.raised is not None and named & _pids(other.raised.message)]
+    ranks |= {other.rank for other in raised if other.rank is not None}
     if len(ranks) == 1:
         return ranks.pop()
     same = {other.rank for other in causes if other.raised is not None and _is_same(cause, other)}
@@ -74,6 +76,10 @@ def _of_line(cause: Cause, causes: list[Cause], ends: list[End]) -> int | None:
         number = _SIGNALS[cause.category]
         same = {end.rank for end in ends if signal_of(end.code) == number and not end.is_by_agent}
     return same.pop() if len(same) == 1 else None
+
+
+def _pids(text: str) -> set[int]:
+    return {int(pid) for pid in _PID.findall(text)}
 
 
 def _is_same(cause: Cause, other: Cause) -> bool:

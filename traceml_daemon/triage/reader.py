@@ -41,6 +41,8 @@ _DEFAULT_GROUP: Final = re.compile(r"default_pg|PG 0\b|PG ID 0\b|^$")
 _AGENT_FRAME: Final = re.compile(
     r"torch/distributed/(?:run|launch|launcher/api|elastic/(?!multiprocessing/errors/__init__))[\w/]*\.py:"
 )
+_OF_FILES: Final = frozenset({"FileNotFoundError", "PermissionError", "NotADirectoryError", "OSError", "MemoryError"})
+"""torchrun raises them when it starts a script or makes its folder for logs."""
 _WORKER_FRAME: Final = re.compile(r"torch/distributed/(?:distributed_c10d|rendezvous)\.py:")
 
 Screen = Callable[[bytes], Iterator[int]]
@@ -167,7 +169,7 @@ class LogReader:
         is_new = raised is not None and raised.place.line == line.number
         wheres = ["line"]
         if raised is not None:
-            wheres.append("agent" if is_agents(raised) else "error")
+            wheres += [name for name, holds in (("agent", is_agents(raised)), ("error", is_own_error(raised))) if holds]
         frames = "\n".join(raised.frames) if raised is not None else ""
         text = line.text.strip()
         found = [self._hit(sign, match, line, place) for sign, match in self._book.search(text, wheres, frames)]
@@ -258,6 +260,11 @@ def is_agents(raised: Raised) -> bool:
     """Whether torchrun itself raised it: its own frames, and none of a worker's process group."""
     frames = "\n".join(raised.frames).replace("\\", "/")
     return _AGENT_FRAME.search(frames) is not None and _WORKER_FRAME.search(frames) is None
+
+
+def is_own_error(raised: Raised) -> bool:
+    """Whether its message says what went wrong in general: not what torchrun alone says."""
+    return not is_agents(raised) or raised.short_type in _OF_FILES
 
 
 def quote_of(line: Line) -> str:

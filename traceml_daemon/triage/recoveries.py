@@ -38,7 +38,7 @@ def _is_before(place: Place, end: GoodEnd) -> bool:
     """With work in between, which what a script prints at its end is not."""
     if place.line == end.place.line:
         return True
-    return place.line < (end.place.line if end.is_exit else end.last_progress)
+    return place.line < (end.place.line if end.is_sure else end.last_progress)
 
 
 def _is_restarted(place: Place, found: Findings) -> bool:

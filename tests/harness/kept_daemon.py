@@ -29,8 +29,10 @@ class KeptDaemon:
         return self.daemon.port
 
     async def kill(self) -> None:
-        """SIGKILL, whatever it is doing, and the next one in its place."""
+        """SIGKILL, whatever it is doing, and the next one in its place; nothing if it has done its work already."""
         self.daemon.process.kill()
+        if await self.daemon.exit_code() == 0:
+            return
         self.exit_codes.append(await self.daemon.exit_code())
         self.num_kills += 1
         await self.stack.aclose()

@@ -54,6 +54,10 @@ class SimJob:
             told.cancel()
             await asyncio.gather(told, return_exceptions=True)
             await self._node.hang_up()
+        return await self.say_end()
+
+    async def say_end(self) -> RunFinalized:
+        """Training is over on this node; to a daemon that came after the report, as its launcher would, once more."""
         await _insist(self._end)
         assert self.finalized is not None
         return self.finalized

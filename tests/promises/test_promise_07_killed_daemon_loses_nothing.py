@@ -10,6 +10,7 @@ import contextlib
 import random
 import signal
 import sqlite3
+import subprocess
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.harness.daemon_process import launch_order
 from tests.harness.kept_daemon import KeptDaemon, kept_daemon, kill_at
 from tests.harness.sim_job import SimJob
 from tests.launch.launcher import child_pid, launch, run_folder, workers
+from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.manifest import read_manifest
 from traceml_daemon.run_status import read_status
 
@@ -39,15 +41,20 @@ steps(1000)
 """
 
 
-async def lose_daemons(run_dir: Path, *, num_kills: int, num_ranks: int, num_steps: int, seed: int) -> KeptDaemon:
-    """A job whose daemon is killed that often at random instants, the finalization included."""
+async def lose_daemons(
+    run_dir: Path, *, num_kills: int, num_ranks: int, num_steps: int, seed: int, num_late_kills: int = 0
+) -> KeptDaemon:
+    """A job whose daemon is killed that often at random instants; the late kills come while it finalizes."""
     choose = random.Random(seed)
     order = launch_order(run_dir, nproc_per_node=num_ranks)
     async with kept_daemon(order) as kept:
         job = SimJob(port=kept.port, num_ranks=num_ranks, num_steps=num_steps, seed=seed)
         total = num_ranks * num_steps
-        marks = [choose.randrange(total) for _ in range(num_kills)]
-        killing = asyncio.ensure_future(kill_at(kept, lambda: job.num_acked, marks, lambda: choose.uniform(0, 0.06)))
+        marks = [choose.randrange(total) for _ in range(num_kills)] + [total + 1] * num_late_kills
+        longest_s = 0.03 if num_late_kills else 0.06
+        killing = asyncio.ensure_future(
+            kill_at(kept, lambda: job.num_acked + is_ending(run_dir), marks, lambda: choose.uniform(0, longest_s))
+        )
         try:
             finalized = await job.run_to_its_end()
             await killing
@@ -55,9 +62,22 @@ async def lose_daemons(run_dir: Path, *, num_kills: int, num_ranks: int, num_ste
             killing.cancel()
             await asyncio.gather(killing, return_exceptions=True)
         assert (finalized.telemetry_status, finalized.telemetry_reason) == ("complete", None)
-        assert await kept.daemon.exit_code() == 0
-    assert kept.exit_codes == [-signal.SIGKILL] * num_kills
+        try:
+            assert await kept.daemon.exit_code(within_s=5) == 0
+        except subprocess.TimeoutExpired:  # its predecessor was killed between its last file and its exit
+            await job.say_end()
+            assert await kept.daemon.exit_code() == 0
+    assert set(kept.exit_codes) <= {-signal.SIGKILL}
+    assert num_kills <= kept.num_kills <= num_kills + num_late_kills
     return kept
+
+
+def is_ending(run_dir: Path) -> bool:
+    """Its daemon has heard that training is over."""
+    try:
+        return read_manifest(run_dir).status != "running"
+    except StoreError:
+        return False
 
 
 def check_each_record_once(run_dir: Path, *, num_ranks: int, num_steps: int) -> None:
@@ -85,6 +105,16 @@ async def test_five_kills_at_random_instants_lose_and_double_nothing(tmp_path: P
     run_dir = tmp_path / "run"
     await lose_daemons(run_dir, num_kills=5, num_ranks=4, num_steps=5_000, seed=7)
     check_each_record_once(run_dir, num_ranks=4, num_steps=5_000)
+
+
+async def test_kills_while_the_run_is_finalized_do_not_either(tmp_path: Path) -> None:
+    num_kills = 0
+    for seed in range(3):
+        run_dir = tmp_path / f"run_{seed}"
+        kept = await lose_daemons(run_dir, num_kills=0, num_ranks=2, num_steps=500, seed=seed, num_late_kills=3)
+        check_each_record_once(run_dir, num_ranks=2, num_steps=500)
+        num_kills += kept.num_kills
+    assert num_kills > 0, "a finalization takes longer than the pause before a kill"
 
 
 def num_stored(cwd: Path) -> int:

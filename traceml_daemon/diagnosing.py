@@ -11,6 +11,7 @@ import msgspec
 
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.manifest import encode_json
+from traceml_daemon.contrasting import contrast_files
 from traceml_daemon.report.form import FailureReport
 from traceml_daemon.sign_files import load_book
 from traceml_daemon.triage.blame import judge
@@ -62,7 +63,7 @@ def _diagnose_logs(names: Sequence[str]) -> FailureReport:
         for chunk in chunks:
             reader.feed(chunk)
         reader.finish()
-    return build_report(judge(seen), names)
+    return contrast_files(build_report(judge(seen), names), names)
 
 
 def _chunks(name: str) -> Iterator[bytes]:

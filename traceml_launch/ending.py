@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Final
 
 from traceml_client.protocol import messages
@@ -90,6 +91,7 @@ def _facts(node: Node, place: Place, ended_ns: int) -> NodeFacts:
         interrupted_by=node.training.interrupted_by,
         kernel=node.kernel.since_start(),
         table=parse_table(node.torchrun_stderr.content()),
+        script=Path(node.config.target.name).name,
     )
 
 

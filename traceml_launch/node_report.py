@@ -45,6 +45,7 @@ class NodeFacts:
     interrupted_by: str | None = None
     kernel: dict[str, str] = field(default_factory=dict)
     table: TorchrunTable = field(default_factory=TorchrunTable)
+    script: str = ""
 
 
 def split_return_code(return_code: int | None) -> tuple[int | None, str | None]:
@@ -73,6 +74,7 @@ def build(facts: NodeFacts, workers: Iterable[Worker]) -> NodeReport:
         ranks=tuple(_rank_end(worker, facts.table) for worker in workers),
         kernel=facts.kernel,
         torchrun_root_cause_rank=facts.table.root_cause_rank,
+        script=facts.script,
     )
 
 

@@ -86,6 +86,8 @@ class NodeReport(msgspec.Struct, frozen=True):
     kernel: dict[str, str] = {}
     torchrun_root_cause_rank: int | None = None
     """The rank in torchrun's own Root Cause block, where it printed one."""
+    script: str = ""
+    """The name of the training script, module or program without its folder: runs of the same job have the same."""
 
 
 NODE_SCHEMA_VERSION = 1

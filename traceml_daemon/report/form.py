@@ -25,7 +25,7 @@ Confidence = Literal["confirmed", "likely", "unknown"]
 # --- failure_report.json ----------------------------------------------------------------------------------------------
 
 
-class Evidence(msgspec.Struct, frozen=True):
+class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     """`text` stands literally on that line of that file; `file` is relative to the run folder, lines count from 1.
 
     `line` is null where tools disagree on the number: behind a carriage return inside a line.
@@ -34,6 +34,8 @@ class Evidence(msgspec.Struct, frozen=True):
     file: str
     line: int | None
     text: str
+    contrast: str = ""
+    """Of a line that is no proof: who else did not print it. Left out where there is nothing to say."""
 
     @property
     def place(self) -> str:

@@ -40,7 +40,8 @@ def failure_text(report: FailureReport) -> str:
     """The failure, its evidence, and what would settle what is not known."""
     lines = list(failure_lines(report))
     lines += [f"Family: {report.family}"]
-    lines += [f"Evidence: {item.place}: {item.text}" for item in report.evidence]
+    lines += [f"Evidence: {item.place}: {item.text}" for item in report.evidence if not item.contrast]
+    lines += [f"{item.contrast}: {item.text} ({item.place})" for item in report.evidence if item.contrast]
     lines += [f"To verify: $ {report.verify_command}"] if report.verify_command is not None else []
     lines += [f"Not known: {fact.fact}; $ {fact.command}" for fact in report.missing]
     return "\n".join(lines) + "\n"

@@ -10,6 +10,7 @@ from typing import Final
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_client.protocol.manifest import encode_json, write_atomically
+from traceml_daemon.contrasting import contrast_run
 from traceml_daemon.errors import ReportError
 from traceml_daemon.report.evidence import with_evidence
 from traceml_daemon.report.facts import RunFacts
@@ -57,7 +58,14 @@ def write_reports(run_dir: Path, facts: RunFacts, has_history: bool, *, has_html
 
 def _diagnose(run_dir: Path, facts: RunFacts) -> FailureReport | None:
     diagnosis = diagnose(facts, run_dir)
-    return None if diagnosis is None else with_evidence(diagnosis, run_dir)
+    if diagnosis is None:
+        return None
+    report = with_evidence(diagnosis, run_dir)
+    try:
+        return contrast_run(report, run_dir)
+    except Exception:  # noqa: BLE001 - lines that are no proof must not cost the report
+        _log.exception("the ranks' streams in %s could not be compared", run_dir)
+        return report
 
 
 def _write_failure(run_dir: Path, failure: FailureReport | None) -> None:

@@ -84,7 +84,7 @@ def read_case(run_dir: Path, report: FailureReport, check: Check, environ: Mappi
 
 def texts(case: Case) -> Iterator[str]:
     """Where the evidence is looked for, the most trusted first."""
-    yield "\n".join(item.text for item in case.report.evidence)
+    yield "\n".join(item.text for item in case.report.evidence if not item.contrast)
     yield case.report.summary
     node, rank = case.node, case.report.initiating_rank
     for end in node.ranks if node is not None else ():

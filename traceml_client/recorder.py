@@ -23,9 +23,9 @@ StepWords = tuple[int, int, int, int, int, int, int, int]
 RECORD = struct.Struct("8q")
 """One record of any stream: tag, end time, six values."""
 _pack_record = RECORD.pack_into
-_pack_word = struct.Struct("q").pack_into
 _PROGRESS = struct.Struct("2q")
-_HEAD_BYTE = 8 * ring.HEAD_WORD[STEP_STREAM]
+_FIRST_SLOT = ring.HEADER_BYTES
+_STEP_HEAD = ring.HEAD_WORD[STEP_STREAM]
 _PROGRESS_BYTE = 8 * ring.PROGRESS_WORD
 _PHASE_BYTE = _PROGRESS_BYTE + 6
 """Of the little-endian progress word, the byte that holds the phase."""
@@ -78,14 +78,27 @@ class Recorder:
 
     def record_step(self, words: StepWords) -> None:
         """Append one step. Training thread only."""
+        self.record(*words)
+
+    def record(
+        self,
+        flags: int,
+        end_ns: int,
+        input_wait: int,
+        h2d: int,
+        forward: int,
+        backward: int,
+        optimizer: int,
+        step: int,
+    ) -> None:
+        """The same for every regular step: eight numbers that are packed as they are, not first into a tuple."""
         count = self._num_steps
         if count >= self._max_steps or not self.is_enabled:
             self._is_beyond = True
             return
-        slot = ring.HEADER_BYTES + RECORD_BYTES * (count % self._step_capacity)
-        _pack_record(self._bytes, slot, *words)
-        self._num_steps = count = count + 1
-        _pack_word(self._bytes, _HEAD_BYTE, count)
+        slot = _FIRST_SLOT + RECORD_BYTES * (count % self._step_capacity)
+        _pack_record(self._bytes, slot, flags, end_ns, input_wait, h2d, forward, backward, optimizer, step)
+        self._num_steps = self.words[_STEP_HEAD] = count + 1
 
     def last_step(self) -> StepWords | None:
         """The step recorded last, null if there is none or it fell behind `max_steps`."""

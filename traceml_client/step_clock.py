@@ -17,7 +17,7 @@ from typing import Final
 from traceml_client.phase_clock import PhaseClock
 from traceml_client.phases import BACKWARD, FORWARD, INPUT_WAIT, NOT_OURS, OPTIMIZER, RESIDUAL, WAITED
 from traceml_client.protocol.columns import IS_SKIPPED, IS_UNUSUAL, IS_WARMUP, wait_bits
-from traceml_client.recorder import Recorder, StepWords
+from traceml_client.recorder import Recorder
 from traceml_client.step_notes import StepNotes
 from traceml_client.step_order import NO_SOURCE, never_replacing
 from traceml_client.step_parts import StepWriter
@@ -46,11 +46,12 @@ class StepClock(PhaseClock):
         "_last_no_grad",
         "_last_source",
         "_next_occasion",
-        "_only",
         "_owner",
         "_source",
         "_wait_mark",
+        "_was_alone",
         "_writer",
+        "alone",
         "has_stepped_inside",
         "notes",
         "step",
@@ -75,7 +76,10 @@ class StepClock(PhaseClock):
         """An optimizer has stepped inside the backward that is running."""
         self._owner = _NOBODY
         self._is_proven = False
-        self._only: int | None = None
+        self.alone = NO_OPTIMIZER
+        """The optimizer each of whose `step()`s is a whole step; none while anything irregular happens."""
+        self._was_alone = False
+        """It was, after the last step that the writer was told of."""
         self._source = self._last_source = NO_SOURCE
         self._before_optimizer = RESIDUAL
         self._next_occasion = 2
@@ -86,41 +90,45 @@ class StepClock(PhaseClock):
 
     def begin_optimizer(self, optimizer: int) -> None:
         """An optimizer's outermost `step()` begins."""
-        now = self._now_ns()
-        before = self._phase
-        if before != RESIDUAL or self.stepping or not self._is_proven:
-            if not self._may_begin():
-                return
-            before = self._phase
-            self.spent[before] += now - self._since
+        now_ns = self.now_ns  # calling a slot would look it up in the class every time
+        now = now_ns()
+        if optimizer == self.alone and self.phase == RESIDUAL and not self.stepping:
+            self.stepping = optimizer
+            self.since = now
+            self.phase = self.phase_view[0] = OPTIMIZER
+            return
+        if (self.phase != RESIDUAL or self.stepping or not self._is_proven) and not self._may_begin():
+            return
+        self.alone = NO_OPTIMIZER
+        self._before_optimizer = before = self.phase
+        self.spent[before] += now - self.since
         self.stepping = optimizer
-        self._before_optimizer = before
-        self._since = now
-        self._phase = OPTIMIZER
-        self._phase_view[0] = OPTIMIZER
+        self.since, self.phase, self.phase_view[0] = now, OPTIMIZER, OPTIMIZER
 
     def end_optimizer(self, optimizer: int) -> None:
         """It returned. Nothing to do where `begin_optimizer` did nothing."""
         if optimizer != self.stepping:
             return
-        self.stepping = NO_OPTIMIZER
-        now = self._now_ns()
-        spent = self.spent
-        spent[OPTIMIZER] += now - self._since
-        self._since = now
-        self._phase = before = self._before_optimizer
-        self._phase_view[0] = before
-        if optimizer != self._only:
-            self._end_part(optimizer)
+        if optimizer == self.alone:
+            self.end_alone()
             return
-        waited, wait, h2d, forward, backward, ours, _ = spent
-        flags = self._flags | wait_bits(waited, backward) if waited else self._flags
-        self._recorder.record_step(
-            (flags, now, wait or -1, h2d, forward or -1, backward or -1, ours, now - self._start)
-        )
+        self.stepping = NO_OPTIMIZER
+        self.leave(self._before_optimizer)
+        self._end_part(optimizer)
+
+    def end_alone(self) -> None:
+        """The regular case: the optimizer that is `alone` returned, and was begun where nothing else was open."""
+        now_ns = self.now_ns
+        now = now_ns()
+        self.stepping = NO_OPTIMIZER
+        self.phase = self.phase_view[0] = RESIDUAL
+        waited, wait, h2d, forward, backward, ours, _ = self.spent
+        ours += now - self.since
+        flags = self.flags | wait_bits(waited, backward) if waited else self.flags
+        self._recorder.record(flags, now, wait or -1, h2d, forward or -1, backward or -1, ours, now - self.start)
+        self.start = self.since = now
         self.spent = [0, 0, 0, 0, 0, 0, 0]
-        self._flags = self._forward_mark = 0
-        self._start = now
+        self.flags = self._forward_mark = 0
         self._last_source = self._source
         self._source = NO_SOURCE
         self.step = step = self.step + 1
@@ -130,13 +138,13 @@ class StepClock(PhaseClock):
     def end_skipped(self, optimizer: int) -> None:
         """It returned, but a GradScaler held the update back."""
         if optimizer == self.stepping:
-            self._flags |= IS_SKIPPED
+            self.flags |= IS_SKIPPED
             self.end_optimizer(optimizer)
 
     def end_backward(self) -> None:
         """Optimizers have stepped inside the backward that was just left: they belong to its step."""
         self.has_stepped_inside = False
-        if self._phase != BACKWARD and self._owner != _OFF:
+        if self.phase != BACKWARD and self._owner != _OFF:
             self._end_part(IN_BACKWARD)
 
     def begin_block(self) -> None:
@@ -151,7 +159,7 @@ class StepClock(PhaseClock):
             return
         self._depth -= 1
         if self._depth == 0 and is_completed and get_ident() == self._owner:
-            self.leave(self._phase)
+            self.leave(self.phase)
             self._recorder.record_step(self._take_part())
             self._count(1)
 
@@ -177,14 +185,14 @@ class StepClock(PhaseClock):
 
     def is_moving_batch(self) -> bool:
         """Training has begun and no model was called since the last batch or step: what moves now is the batch."""
-        return self._start != 0 and self._forward_mark == self.spent[FORWARD] and get_ident() == self._owner
+        return self.start != 0 and self._forward_mark == self.spent[FORWARD] and get_ident() == self._owner
 
     def see_no_grad(self, *, is_eval: bool) -> None:
         """A root module is called without gradients: validation, unless a training module is so called every step."""
         if get_ident() != self._owner and not self._may_ask():
             return
         if is_eval or self._last_no_grad < self.step - 1 > 1:
-            self._flags |= IS_UNUSUAL
+            self.flags |= IS_UNUSUAL
             self.spent[INPUT_WAIT] = min(self.spent[INPUT_WAIT], self._wait_mark)
         self._last_no_grad = self.step
 
@@ -196,24 +204,27 @@ class StepClock(PhaseClock):
     def see_gradient_wait(self, ready_ns: int) -> None:
         """Of the backward that was just left, the time since `ready_ns` was waiting for other ranks."""
         if self._owner != _OFF:
-            self.spent[WAITED] += max(1, self._since - ready_ns)
+            self.spent[WAITED] += max(1, self.since - ready_ns)
 
     def see_checkpoint(self) -> None:
         """Something is saved."""
         if get_ident() == self._owner or self._may_ask():
-            self._flags |= IS_UNUSUAL
+            self.flags |= IS_UNUSUAL
 
     def see_disturbance(self) -> None:
         """Something is compiled, in whatever thread, or we were busy: this step says nothing about others."""
-        self._flags |= IS_WARMUP
+        self.flags |= IS_WARMUP
 
     def switch_off(self) -> None:
         """In a forked child, or after too many errors of ours: nothing is written from now on, nothing can fail."""
-        self._owner, self._is_proven, self.stepping = _OFF, False, NO_OPTIMIZER
+        self._owner, self._is_proven = _OFF, False
+        self.alone = self.stepping = NO_OPTIMIZER
         self._stop()
 
     def forget_optimizer(self, optimizer: int) -> None:
-        """See `StepOrder.forget`."""
+        """See `StepOrder.forget`. The next object may be at the same place."""
+        if optimizer == self.alone:
+            self.alone = NO_OPTIMIZER
         self._writer.forget(optimizer)
 
     # --- inside ---------------------------------------------------------------------------------------------------
@@ -223,19 +234,19 @@ class StepClock(PhaseClock):
         if self._owner == _NOBODY:
             self._owner = get_ident()
         elif self._owner != _OFF:
-            self._is_proven = False
+            self._is_proven, self.alone = False, NO_OPTIMIZER
         return self._owner == get_ident()
 
     def _may_begin(self) -> bool:
         """Whether a step counts that does not begin between two phases of the thread that trains."""
         if self._owner == _OFF:
             return False
-        if self._phase == BACKWARD:
+        if self.phase == BACKWARD:
             self.has_stepped_inside = True
             return False
         if self.stepping:  # it was left by an exception
-            self._flags |= IS_UNUSUAL
-            self._phase = RESIDUAL
+            self.flags |= IS_UNUSUAL
+            self.phase = RESIDUAL
         self._take_over()
         return True
 
@@ -253,32 +264,23 @@ class StepClock(PhaseClock):
             return
         self._take_over()
         self._is_explicit = True
-        self._only = None
+        self.alone = NO_OPTIMIZER
         self._count(self._writer.complete())
         self.notes.see_block()
-        self.leave(self._phase)
+        self.leave(self.phase)
 
     def _end_part(self, optimizer: int) -> None:
         """The long way of `end_optimizer`, for everything but one optimizer that steps alone."""
         if self._is_explicit:
             return
-        if self._only is not None:
+        if self._was_alone:
             self._writer.resume(self._last_source)
         self._last_source = self._source
         self._source = NO_SOURCE
         self._count(self._writer.add(optimizer, self._last_source, self._take_part()))
-        self._only = self._writer.only
-
-    def _take_part(self) -> StepWords:
-        """What was measured since the last one, ending at the last change of phase. -1 is NOT_MEASURED."""
-        now = self._since
-        waited, wait, h2d, forward, backward, optimizer, _ = self.spent
-        flags = self._flags | wait_bits(waited, backward)
-        part = (flags, now, wait or -1, h2d, forward or -1, backward or -1, optimizer or -1, now - self._start)
-        self.spent = [0, 0, 0, 0, 0, 0, 0]
-        self._flags = self._forward_mark = 0
-        self._start = now
-        return part
+        only = self._writer.only
+        self._was_alone = only is not None
+        self.alone = only if only is not None and self._is_proven else NO_OPTIMIZER
 
     def _count(self, num_steps: int) -> None:
         """So many steps have become complete."""
@@ -294,4 +296,4 @@ class StepClock(PhaseClock):
         self._next_occasion = 2 * step - 1
         if self._recorder.is_limited:
             self._next_occasion = step + 1
-            self._recorder.set_progress(self._phase, step, self._since)
+            self._recorder.set_progress(self.phase, step, self.since)

@@ -30,7 +30,7 @@ def _timed_backward(
 ) -> Callable[..., Any]:
     """As `phase_wrap.timed`, with a call less: every step comes here."""
     clock, fault = measuring.clock, measuring.fault
-    own_gradients = OwnGradients(measuring)
+    world = (own_gradients := OwnGradients(measuring)).world
 
     @functools.wraps(function)
     def backward(*args: Any, **kwargs: Any) -> Any:
@@ -41,7 +41,7 @@ def _timed_backward(
             if not clock.spent[FORWARD] or clock.step == 1:
                 find_models()
                 clock.see_backward()
-            watch = own_gradients.watch(args[0] if args else None)
+            watch = None if world._default_pg is None else own_gradients.watch(args[0] if args else None)
             before = clock.enter(BACKWARD)
         except Exception as error:  # noqa: BLE001 - the boundary
             fault(_KIND, error)

@@ -30,6 +30,8 @@ _MAX_FRUITLESS = len(_PAUSES)
 
 _roots: dict[int, weakref.ref[Any]] = {}
 _measuring: Measuring | None = None
+_clock: Any = None
+"""That of `_measuring`. There are no roots where there is none; what another thread does meanwhile is not reported."""
 _is_grad_enabled = torch.is_grad_enabled
 
 
@@ -39,11 +41,10 @@ def call_root(self: Any, *args: Any, **kwargs: Any) -> Any:
         return Module.__call__(self, *args, **kwargs)
     before = NOT_OURS
     try:
-        if _measuring is not None:
-            if _is_grad_enabled():
-                before = _measuring.clock.enter(FORWARD)
-            else:
-                _measuring.clock.see_no_grad(is_eval=not self.training)
+        if _is_grad_enabled():
+            before = _clock.enter(FORWARD)
+        else:
+            _clock.see_no_grad(is_eval=not self.training)
     except Exception as error:  # noqa: BLE001 - the boundary
         _report(error)
     try:
@@ -54,8 +55,8 @@ def call_root(self: Any, *args: Any, **kwargs: Any) -> Any:
             leave_after_error(_measuring, before, error)
         raise
     try:
-        if before != NOT_OURS and _measuring is not None:
-            _measuring.clock.leave(before)
+        if before != NOT_OURS:
+            _clock.leave(before)
     except Exception as error:  # noqa: BLE001 - the boundary
         _report(error)
     return result
@@ -118,9 +119,9 @@ class RootWatch:
     """Looks for the roots when a step has no forward, less and less often where there are none."""
 
     def __init__(self, measuring: Measuring, optimizers: OptimizerHooks, patches: Patches) -> None:
-        global _measuring
+        global _measuring, _clock
         _measuring = measuring
-        self._clock = measuring.clock
+        self._clock = _clock = measuring.clock
         self._optimizers = optimizers
         self._patches = patches
         self._num_fruitless = 0
@@ -178,8 +179,8 @@ def _forget(key: int, _ref: object) -> None:
 
 
 def _forget_all() -> None:
-    global _measuring
-    _measuring = None
+    global _measuring, _clock
+    _measuring = _clock = None
     _roots.clear()
 
 

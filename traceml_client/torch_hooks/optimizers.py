@@ -22,6 +22,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from traceml_client.phases import OPTIMIZER, RESIDUAL
 from traceml_client.step_clock import NO_OPTIMIZER
 from traceml_client.steps import Measuring
 from traceml_client.torch_hooks.import_watch import hide_frame
@@ -62,22 +63,28 @@ class OptimizerHooks:
         patches.replace(scaler, "step", self._scaled(scaler.step))
 
     def before_step(self, optimizer: Any, _args: object = None, _kwargs: object = None) -> None:
-        """Has the form of torch's hook."""
+        """Has the form of torch's hook. The regular case is that of `StepClock.begin_optimizer`, without the call."""
         try:
-            key = id(optimizer)
-            if (self._clock.stepping or key not in self._known) and not self._may_begin(optimizer):
-                return
-            self._clock.begin_optimizer(key)
+            key, clock = id(optimizer), self._clock
+            if key == clock.alone and clock.phase == RESIDUAL and not clock.stepping:
+                clock.stepping = key
+                now_ns = clock.now_ns
+                clock.since = now_ns()
+                clock.phase = clock.phase_view[0] = OPTIMIZER
+            elif (key in self._known and not clock.stepping) or self._may_begin(optimizer):
+                clock.begin_optimizer(key)
         except Exception as error:  # noqa: BLE001 - the boundary
             self._fault(_KIND, error)
 
     def after_step(self, optimizer: Any, _args: object = None, _kwargs: object = None) -> None:
         """Has the form of torch's hook."""
         try:
-            key = id(optimizer)
-            clock = self._clock
-            if clock.stepping == key:
-                clock.end_optimizer(key)
+            key, clock = id(optimizer), self._clock
+            if key == clock.stepping:
+                if key == clock.alone:
+                    clock.end_alone()
+                else:
+                    clock.end_optimizer(key)
             elif clock.stepping == _NESTED and self._num_steps_on(sys._getframe(1)) == 1:
                 clock.stepping = self._outermost
                 clock.end_optimizer(self._outermost)

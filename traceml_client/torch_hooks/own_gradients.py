@@ -19,20 +19,28 @@ from traceml_client.steps import Measuring
 _KIND = "the hook on own gradients"
 
 
+class _Alone:
+    """A torch without process groups."""
+
+    _default_pg = None
+
+
 class OwnGradients:
     """Watches one backward at a time."""
 
-    __slots__ = ("_is_shared", "_measuring", "_queue_callback", "_ready_ns")
+    __slots__ = ("_measuring", "_queue_callback", "_ready_ns", "world")
 
     def __init__(self, measuring: Measuring) -> None:
         self._measuring = measuring
         self._queue_callback = torch.autograd.Variable._execution_engine.queue_callback
-        self._is_shared = distributed.is_initialized if distributed.is_available() else bool
         self._ready_ns = 0
+        self.world: Any = distributed.distributed_c10d._world if distributed.is_available() else _Alone
+        """Its `_default_pg` is null until the script makes a process group. `distributed.is_initialized()` would say so
+        too, by three calls of Python functions: 0.9 us in every step of a job that never makes one."""
 
     def watch(self, tensors: Any) -> Any:
-        """A backward from these begins: what `end` needs; null where there is nobody to wait for."""
-        if not self._is_shared() or distributed.get_world_size() < 2:
+        """A backward from these begins in a process group: what `end` needs; null if there is nobody to wait for."""
+        if distributed.get_world_size() < 2:
             return None
         if isinstance(tensors, Sequence):
             tensors = tensors[0]

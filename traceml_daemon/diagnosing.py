@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import msgspec
 
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.manifest import encode_json
 from traceml_daemon.contrasting import contrast_files
+from traceml_daemon.log_reading import CHUNK_BYTES, feed, large_screen, read_chunks, read_file
 from traceml_daemon.report.form import FailureReport
-from traceml_daemon.sign_files import load_book
 from traceml_daemon.triage.blame import judge
 from traceml_daemon.triage.observations import Observations
-from traceml_daemon.triage.reader import LogReader, Screen
 from traceml_daemon.triage_report import build_report
 
 EXIT_FOUND: Final = 0
 EXIT_UNKNOWN: Final = 3
-_CHUNK_BYTES: Final = 1 << 20
-_LARGE_BYTES: Final = 4 << 20
-"""From here on numpy's import pays."""
 STDIN: Final = "-"
 FAILURE_FILE: Final = "failure_report.json"
 
@@ -53,58 +50,39 @@ def _diagnose_run(run_dir: Path) -> FailureReport:
 
 
 def _diagnose_logs(names: Sequence[str]) -> FailureReport:
-    seen, book = Observations(), load_book()
+    seen = Observations()
     for index, name in enumerate(names):
-        chunks = _chunks(name)
-        first = next(chunks, b"")
-        _refuse_binary(name, first)
-        reader = LogReader(index, book, seen, screen=_screen(name, len(first)))
-        reader.feed(first)
-        for chunk in chunks:
-            reader.feed(chunk)
-        reader.finish()
+        try:
+            _read(name, index, seen)
+        except OSError as error:
+            raise StoreError(f"{name}: {error.strerror or error}") from None
     return contrast_files(build_report(judge(seen), names), names)
 
 
-def _chunks(name: str) -> Iterator[bytes]:
-    """Raises StoreError."""
-    try:
-        if name == STDIN:
-            yield from _read(sys.stdin.buffer)
-            return
-        path = Path(name)
-        if path.is_dir():
-            raise StoreError(f"{name} is a folder without a run")
-        with path.open("rb") as file:
-            yield from _read(file)
-    except OSError as error:
-        raise StoreError(f"{name}: {error.strerror or error}") from None
-
-
-def _read(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(_CHUNK_BYTES):
-        yield chunk
+def _read(name: str, index: int, seen: Observations) -> None:
+    """Raises OSError, StoreError."""
+    if name == STDIN:
+        start = sys.stdin.buffer.read(CHUNK_BYTES)
+        _refuse_binary("standard input", start)
+        screen = large_screen(1 << 30) if len(start) == CHUNK_BYTES else None
+        feed(chain([start], read_chunks(sys.stdin.buffer)), index, seen, screen=screen)
+        return
+    path = Path(name)
+    if path.is_dir():
+        raise StoreError(f"{name} is a folder, not a log file")
+    with path.open("rb") as file:
+        _refuse_binary(name, file.read(1 << 16))
+    read_file(path, index, seen)
 
 
 def _refuse_binary(name: str, start: bytes) -> None:
     """Some NULs are what a crash leaves in a log; a file of them is none. Raises StoreError."""
-    sample = start[:65536]
+    sample = start[: 1 << 16]
     if sample.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"(\xb5/\xfd", b"PK\x03\x04")):
         raise StoreError(f"{name} is compressed: unpack it first, or pipe it in: zcat {name} | traceml diagnose -")
     odd = sample.translate(None, delete=bytes(range(32, 256)) + b"\t\n\r\x1b\f\b")
     if len(odd) > 0.3 * len(sample):
         raise StoreError(f"{name} is no text: {len(odd)} of its first {len(sample)} bytes are control characters")
-
-
-def _screen(name: str, num_bytes: int) -> Screen | None:
-    if num_bytes < _CHUNK_BYTES:
-        return None
-    if name != STDIN and Path(name).stat().st_size < _LARGE_BYTES:
-        return None
-    from traceml_daemon.triage.reader import wanted_words
-    from traceml_daemon.triage.screen import build_screen
-
-    return build_screen(wanted_words(load_book()))
 
 
 def _as_text(report: FailureReport) -> str:

@@ -7,16 +7,18 @@ The rules in their order; the first that applies decides.
    the first step, of ranks that were stopped before they could say more: no rank, for the others may have been on their
    way out too (a wrong command line is wrong on all of them).
 2. torchrun itself was ended by a signal.
-3. A collective timed out: the rank that alone waits for nobody did not arrive.
-4. Peers were lost and a single rank is gone without a word: that rank, of unknown cause.
+3. A collective timed out: the rank that alone waits for nobody did not arrive, or the one that waited in another call.
+4. Peers were lost, and a rank had left well before: it ran out of work while they went on. Or a single rank is gone
+   without a word: that rank, of unknown cause.
 5. A signal that ends processes. The rank that died of it well before its peers lost it was not ended by torchrun;
    where no peer lost anybody, only torchrun's own table can say that one rank came first.
-6. Only lost peers: the first failure is not among what was seen.
+6. A communication library failed. Only lost peers: the first failure is not among what was seen.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -24,9 +26,11 @@ from typing import Final
 from traceml_client.protocol.node import NodeReport, RankError
 from traceml_daemon.report import categories
 from traceml_daemon.report.attempts import ranks_text
-from traceml_daemon.report.form import Confidence
+from traceml_daemon.report.form import Confidence, Evidence
+from traceml_daemon.report.readings import of_error
 from traceml_daemon.report.symptoms import Symptom, first_of
 
+_OF_SEVERAL_RANKS: Final = frozenset({"collective_mismatch", "rendezvous_failed", "network_fabric"})
 _AGENT_POLL_NS: Final = 20_000_000
 """torchrun signals its ranks within microseconds of one another, and notices a death after up to 100 ms."""
 
@@ -40,17 +44,23 @@ class Blame:
     """Where a node is to blame and no rank."""
     headline: str
     """Who and what, without the consequences."""
+    evidence: tuple[Evidence, ...] = ()
+    """Where no rank's own line is the evidence."""
 
 
-def blame(symptoms: Sequence[Symptom], reports: Sequence[NodeReport], *, world_size: int) -> Blame:
-    """Apply the rules to attempts that ran at the same time and ended badly."""
+def blame(
+    symptoms: Sequence[Symptom], reports: Sequence[NodeReport], *, world_size: int, finished: Sequence[Symptom] = ()
+) -> Blame:
+    """Apply the rules to attempts that ran at the same time and ended badly; `finished`: those that ended well."""
     originals = [symptom for symptom in symptoms if symptom.kind == "original"]
     verdict = (
         _blame_original(originals, symptoms, world_size)
         or _blame_torchrun(reports)
         or _blame_absent(symptoms)
+        or _blame_early_leaver(symptoms, finished)
         or _blame_vanished(symptoms)
         or _blame_ended(symptoms, reports)
+        or _blame_library(symptoms)
     )
     if verdict is not None:
         return verdict
@@ -79,6 +89,8 @@ def _blame_original(originals: Sequence[Symptom], symptoms: Sequence[Symptom], w
         headline = f"all {world_size} ranks {_what(one)}"
         return Blame(category=one.category, confidence=one.confidence, headline=headline)
     first = first_of(originals)
+    if first is not None and first.category in _OF_SEVERAL_RANKS:
+        return _of_several(first, symptoms)
     if first is not None and _is_bare_start(first) and any(_was_stopped_at_start(other) for other in symptoms):
         headline = f"{who(first)} {_what(first)}, and the others were stopped before they got any further"
         return Blame(category=first.category, confidence=first.confidence, headline=headline)
@@ -97,7 +109,7 @@ def _blame_original(originals: Sequence[Symptom], symptoms: Sequence[Symptom], w
 
 def _is_bare_start(symptom: Symptom) -> bool:
     """It exited with a code before its first step, and left no word why."""
-    return symptom.error is None and symptom.signal is None and not symptom.step
+    return symptom.error is None and symptom.signal is None and symptom.reading is None and not symptom.step
 
 
 def _was_stopped_at_start(symptom: Symptom) -> bool:
@@ -120,9 +132,60 @@ def _blame_absent(symptoms: Sequence[Symptom]) -> Blame | None:
     absent = [symptom for symptom in symptoms if symptom.kind in ("terminated", "vanished")]
     initiator = absent[0] if len(absent) == 1 else None
     headline = f"{ranks_text(s.rank for s in waiting)} waited in vain for a collective"
+    calls = {symptom.rank: call for symptom in waiting if (call := _collective(symptom)) is not None}
+    if not absent and len(calls) == len(symptoms) and len(set(calls.values())) > 1:
+        return _of_different_calls(waiting, calls)
     if initiator is not None:
         headline = f"{who(initiator)} did not arrive at a collective in time"
     return Blame(category="collective_timeout", confidence="likely", initiator=initiator, headline=headline)
+
+
+def _of_different_calls(waiting: Sequence[Symptom], calls: dict[int, str]) -> Blame:
+    """All waited, but not for the same: where one rank alone differs, it is the odd one."""
+    counted = Counter(calls.values())
+    odd = [symptom for symptom in waiting if counted[calls[symptom.rank]] == 1]
+    initiator = odd[0] if len(odd) == 1 and len(waiting) > 2 else None
+    ways = ", ".join(f"{ranks_text(r for r in calls if calls[r] == call)} in {call}" for call in sorted(counted))
+    return Blame(
+        category="collective_mismatch",
+        confidence="likely",
+        initiator=initiator,
+        headline=f"ranks waited for one another in different collectives: {ways}",
+    )
+
+
+def _collective(symptom: Symptom) -> str | None:
+    call = of_error(symptom.error).collective if symptom.error is not None else None
+    return call or (symptom.reading.collective if symptom.reading is not None else None)
+
+
+def _of_several(first: Symptom, symptoms: Sequence[Symptom]) -> Blame:
+    """Ranks did not do the same; who dies of it first is not the one that did wrong."""
+    headline = f"ranks ran different collectives or sizes; {who(first)} noticed it first"
+    evidence = (first.reading.evidence,) if first.reading is not None else ()
+    return Blame(category=first.category, confidence=first.confidence, headline=headline, evidence=evidence)
+
+
+def _blame_early_leaver(symptoms: Sequence[Symptom], finished: Sequence[Symptom]) -> Blame | None:
+    """One rank ended well and all others lost a peer: it had run out of work while they went on."""
+    lost = [symptom for symptom in symptoms if symptom.kind == "peer_lost"]
+    if not lost or len(finished) != 1 or any(s.kind not in ("peer_lost", "terminated") for s in symptoms):
+        return None
+    return Blame(
+        category="collective_mismatch",
+        confidence="likely",
+        initiator=finished[0],
+        headline=f"{who(finished[0])} finished while the others still waited for it in a collective",
+    )
+
+
+def _blame_library(symptoms: Sequence[Symptom]) -> Blame | None:
+    failed = [symptom for symptom in symptoms if symptom.kind == "system"]
+    if not failed:
+        return None
+    initiator = failed[0] if len(failed) == 1 else None
+    headline = f"{who(failed[0])} {_what(failed[0])}"
+    return Blame(category=failed[0].category, confidence="likely", initiator=initiator, headline=headline)
 
 
 def _blame_vanished(symptoms: Sequence[Symptom]) -> Blame | None:
@@ -176,6 +239,8 @@ def _what(symptom: Symptom) -> str:
         message = _shorten(_first_line(symptom.error))
         text = f"raised {categories.short_type(symptom.error)}" + (f": {message}" if message else "")
         return f"{text},{where}" if message and where else text + where
+    if symptom.reading is not None and symptom.kind in ("original", "system"):
+        return f"printed {_shorten(symptom.reading.text)}{where}"
     if symptom.signal is not None:
         return f"was killed by {symptom.signal}{where}"
     return f"exited with code {symptom.exit_code} without an exception{where}"
@@ -188,7 +253,10 @@ def _shorten(text: str, limit: int = 160) -> str:
 def _signature(symptom: Symptom) -> tuple[str, str, int | None]:
     """Equal for ranks that failed of the same; numbers in a message are often the rank's own."""
     error = symptom.error
-    text = "" if error is None else re.sub(r"\d+", "#", f"{error.type}: {_first_line(error)}")
+    text = f"{error.type}: {_first_line(error)}" if error is not None else ""
+    if error is None and symptom.reading is not None:
+        text = symptom.reading.text
+    text = re.sub(r"\d+", "#", text)
     return symptom.category, text, symptom.exit_code
 
 

@@ -25,10 +25,13 @@ _MAX_TEXT: Final = 500
 def with_evidence(diagnosis: Diagnosis, run_dir: Path) -> FailureReport:
     """The report, with the line that its initiating rank's failure can be read from, if there is one."""
     report, initiator = diagnosis
-    if initiator is None:
+    if initiator is None or report.evidence:
         return report
-    found = _error_line(initiator, run_dir) or _exit_line(initiator, run_dir)
-    return msgspec.structs.replace(report, evidence=(found,)) if found is not None else report
+    read = initiator.reading.evidence if initiator.reading is not None else None
+    found = _error_line(initiator, run_dir) or (read if initiator.signal is None else None)
+    exit_line = _exit_line(initiator, run_dir)
+    chosen = tuple(one for one in (found or exit_line, read if found is None else None) if one is not None)
+    return msgspec.structs.replace(report, evidence=chosen)
 
 
 def _error_line(initiator: Symptom, run_dir: Path) -> Evidence | None:

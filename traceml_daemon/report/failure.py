@@ -9,20 +9,25 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from traceml_client.protocol.launch import TRAINING_STDERR_FILE, layout_node_dir, layout_rank_dir
 from traceml_client.protocol.node import NodeReport
+from traceml_daemon.catalog import load_entry
 from traceml_daemon.core.events import NodeVerdict
 from traceml_daemon.report.attempts import by_rank, last_attempts
 from traceml_daemon.report.blame import Blame, blame, blame_interruption
-from traceml_daemon.report.categories import ADVICE
 from traceml_daemon.report.facts import AttemptFacts, RunFacts
 from traceml_daemon.report.form import Collateral, FailureReport, MissingFact, TorchrunView
-from traceml_daemon.report.symptoms import Symptom, ends_of, find_symptoms
+from traceml_daemon.report.hang import blame_hang
+from traceml_daemon.report.progress import read_progress
+from traceml_daemon.report.readings import read_attempts, read_run
+from traceml_daemon.report.symptoms import Symptom, ends_of, find_finished, find_symptoms
 
 STDERR_FILE: Final = "stderr.log"
+_STOPS: Final = frozenset({"sigterm_unattributed", "interrupted", "hangup", "preempted_or_cancelled"})
 _CRASHES: Final = frozenset({"segfault", "abort", "bus_error_shm", "illegal_instruction"})
 
 
@@ -41,11 +46,17 @@ def diagnose(facts: RunFacts, run_dir: Path = Path()) -> Diagnosis | None:
     if facts.status not in ("failed", "interrupted"):
         return None
     attempts = last_attempts(facts.attempts)
-    symptoms = find_symptoms(attempts.values(), ends_of(facts.node_reports))
+    readings = read_attempts(run_dir, attempts.values())
+    ends = ends_of(facts.node_reports)
+    symptoms = find_symptoms(attempts.values(), ends, readings)
     if facts.status == "interrupted":
         verdict = _blame_interrupted(facts, symptoms)
+        verdict = _with_hang(verdict, symptoms, facts, run_dir)
     else:
-        verdict = blame(symptoms, facts.node_reports, world_size=facts.topology.world_size)
+        finished = find_finished(attempts.values(), ends)
+        verdict = blame(symptoms, facts.node_reports, world_size=facts.topology.world_size, finished=finished)
+        verdict = _with_hang(verdict, symptoms, facts, run_dir)
+        verdict = _with_torchruns_words(verdict, facts, run_dir)
         verdict = _with_lost_nodes(verdict, facts.nodes)
     return Diagnosis(_report(verdict, symptoms, facts, run_dir), verdict.initiator)
 
@@ -59,11 +70,30 @@ def diagnose_history(facts: RunFacts, run_dir: Path = Path()) -> tuple[FailureRe
             generations[attempt.place.torch_restart_count].append(attempt)
     reports = []
     for _, attempts in sorted(generations.items()):
-        symptoms = find_symptoms(attempts, ends_of(facts.node_reports))
+        symptoms = find_symptoms(attempts, ends_of(facts.node_reports), read_attempts(run_dir, attempts))
         if symptoms:
             verdict = blame(symptoms, (), world_size=attempts[0].place.world_size)
             reports.append(_report(verdict, symptoms, facts, run_dir))
     return tuple(reports)
+
+
+def _with_hang(verdict: Blame, symptoms: Sequence[Symptom], facts: RunFacts, run_dir: Path) -> Blame:
+    """Where somebody only ended the run, it may have hung before."""
+    ended = [s.at_ns + s.attempt.clock_offset_ns for s in symptoms if s.at_ns is not None]
+    stopped_ns = facts.interrupted_ns or min(ended, default=None)
+    if verdict.initiator is not None or verdict.category not in _STOPS or stopped_ns is None:
+        return verdict
+    return blame_hang(symptoms, read_progress(run_dir), stopped_ns) or verdict
+
+
+def _with_torchruns_words(verdict: Blame, facts: RunFacts, run_dir: Path) -> Blame:
+    """Where no rank's end tells the cause, torchrun's own streams may: a port, a meeting, its own error."""
+    if verdict.initiator is not None or verdict.category not in ("collateral_only", "insufficient_evidence"):
+        return verdict
+    read = read_run(run_dir, sorted({report.node_index for report in facts.node_reports}))
+    if read is None:
+        return verdict
+    return Blame(category=read.category, confidence=read.confidence, headline=read.headline, evidence=read.evidence)
 
 
 def _with_lost_nodes(verdict: Blame, nodes: Iterable[NodeVerdict]) -> Blame:
@@ -96,10 +126,9 @@ def _report(verdict: Blame, symptoms: Sequence[Symptom], facts: RunFacts, run_di
     collateral = _collateral(symptoms, initiator)
     file = stderr_of(initiator.attempt if initiator is not None else None, verdict.node_index)
     stderr = shlex.quote(str(run_dir / file))
-    advice = ADVICE[verdict.category]
-    missing: tuple[MissingFact, ...] = ()
-    if advice.missing_fact is not None and verdict.confidence != "confirmed":
-        missing = (MissingFact(advice.missing_fact, advice.missing_command.format(stderr=stderr)),)
+    advice = load_entry(verdict.category)
+    facts_missing = advice.missing if verdict.confidence != "confirmed" else ()
+    fill = partial(_with_paths, stderr=stderr, run=shlex.quote(str(run_dir)))
     return FailureReport(
         category=verdict.category,
         family=advice.family,
@@ -112,14 +141,18 @@ def _report(verdict: Blame, symptoms: Sequence[Symptom], facts: RunFacts, run_di
         exit_code=initiator.exit_code if initiator is not None else facts.exit_code,
         signal=initiator.signal if initiator is not None else facts.signal,
         summary=verdict.headline,
-        evidence=(),
+        evidence=verdict.evidence,
         collateral=collateral,
         torchrun=_torchrun_view(facts.node_reports, initiator),
         next_step=advice.next_step,
-        command=advice.command.format(stderr=stderr) if advice.command is not None else None,
-        verify_command=advice.verify_command,
-        missing=missing,
+        command=fill(advice.command) or None,
+        verify_command=fill(advice.verify_command) or None,
+        missing=tuple(MissingFact(one.fact, fill(one.command)) for one in facts_missing),
     )
+
+
+def _with_paths(command: str, *, stderr: str, run: str) -> str:
+    return command.replace("{stderr}", stderr).replace("{run}", run)
 
 
 def _collateral(symptoms: Iterable[Symptom], initiator: Symptom | None) -> tuple[Collateral, ...]:

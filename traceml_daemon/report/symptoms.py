@@ -16,13 +16,16 @@ from traceml_daemon.core.events import Incarnation
 from traceml_daemon.report import categories
 from traceml_daemon.report.facts import AttemptFacts
 from traceml_daemon.report.form import Confidence
+from traceml_daemon.report.readings import Reading, Readings, of_error
 
-Kind = Literal["original", "timeout", "peer_lost", "terminated", "vanished"]
+Kind = Literal["original", "system", "timeout", "peer_lost", "terminated", "vanished", "finished"]
 
 _SAME_INSTANT_NS: Final = 1_000_000
 """On one host: two raises this near to one another did not cause one another."""
 _AGENT_GRACE_NS: Final = 20_000_000_000
 """torchrun gives a rank 30 s after SIGTERM; a SIGKILL this long after a first death is taken for its own."""
+_VAGUE_TYPES: Final = frozenset({"RuntimeError", "OSError", "Exception", "ConnectionResetError", "EOFError"})
+"""Types that torch and Python raise for many causes."""
 _ENDING_SIGNALS: Final = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"})
 _ENDING_CODES: Final = frozenset({129, 130, 131, 143})
 """Of a rank that turns such a signal into an exit."""
@@ -44,6 +47,8 @@ class Symptom:
     step: int | None = None
     phase: str | None = None
     is_by_launcher: bool = False
+    reading: Reading | None = None
+    """What its own stream says."""
 
     @property
     def rank(self) -> int:
@@ -57,10 +62,26 @@ def ends_of(reports: Iterable[NodeReport]) -> dict[Incarnation, RankEnd]:
     }
 
 
-def find_symptoms(attempts: Iterable[AttemptFacts], ends: dict[Incarnation, RankEnd]) -> tuple[Symptom, ...]:
+def find_symptoms(
+    attempts: Iterable[AttemptFacts], ends: dict[Incarnation, RankEnd], readings: Readings
+) -> tuple[Symptom, ...]:
     """The symptoms of attempts that ran at the same time; those that ended well have none."""
-    found = [s for s in (_symptom(attempt, ends.get(attempt.incarnation)) for attempt in attempts) if s is not None]
+    found = []
+    for attempt in attempts:
+        symptom = _symptom(attempt, ends.get(attempt.incarnation))
+        if symptom is not None:
+            found.append(_with_reading(symptom, readings.get(attempt.incarnation)))
     return tuple(_attribute_to_agent(symptom, found) for symptom in found)
+
+
+def find_finished(attempts: Iterable[AttemptFacts], ends: dict[Incarnation, RankEnd]) -> tuple[Symptom, ...]:
+    """The attempts that ended well, with the time of their end."""
+    found = []
+    for attempt in attempts:
+        end = ends.get(attempt.incarnation)
+        if end is not None and end.exit_code == 0 and end.signal is None and _symptom(attempt, end) is None:
+            found.append(replace(_blank(attempt, end), kind="finished", exit_code=0))
+    return tuple(found)
 
 
 def precedes(first: Symptom, second: Symptom, *, lead_ns: int = _SAME_INSTANT_NS) -> bool | None:
@@ -125,19 +146,13 @@ def _last_sign_ns(attempt: AttemptFacts) -> int | None:
 
 
 def _of_error(attempt: AttemptFacts, error: RankError, *, exit_code: int | None, signal: str | None) -> Symptom:
-    category, confidence = categories.of_error(error)
-    kind: Kind = "original"
-    if category == "interrupted":
-        kind = "terminated"
-    elif categories.is_collective_timeout(error):
-        kind, category = "timeout", "collective_timeout"
-    elif categories.is_peer_lost(error):
-        kind, category = "peer_lost", "collateral_only"
+    said = of_error(error)
+    is_vague = said.cause.category == "python_exception" and categories.short_type(error) in _VAGUE_TYPES
     return Symptom(
         attempt=attempt,
-        kind=kind,
-        category=category,
-        confidence=confidence,
+        kind=said.kind,
+        category="collateral_only" if said.kind == "peer_lost" else said.cause.category,
+        confidence="confirmed" if said.cause.is_stated and not is_vague else "likely",
         at_ns=error.raised_ns,
         error=error,
         exit_code=exit_code,
@@ -145,6 +160,30 @@ def _of_error(attempt: AttemptFacts, error: RankError, *, exit_code: int | None,
         step=error.step or None,
         phase=error.phase,
     )
+
+
+def _with_reading(symptom: Symptom, reading: Reading | None) -> Symptom:
+    """Join what was recorded of an end with what the rank printed.
+
+    A recorded raise keeps its kind and time; the text may say of what it was. An exit or a signal tells little, so
+    there the text decides, unless the signal is a crash that the text does not explain.
+    """
+    if reading is None:
+        return symptom
+    read = replace(symptom, reading=reading)
+    if symptom.error is not None:
+        is_plain = symptom.kind == "original" and symptom.category == "python_exception"
+        if is_plain and reading.kind == "original" and reading.category != "python_exception":
+            return replace(read, category=reading.category, confidence="likely")
+        return read
+    is_crash = symptom.kind == "original" and symptom.signal is not None
+    if is_crash and (symptom.category != "abort" or reading.category == "python_exception"):
+        return read
+    if symptom.signal == "SIGKILL" or reading.kind == "terminated":
+        return read
+    category = "collateral_only" if reading.kind == "peer_lost" else reading.category
+    at_ns = None if symptom.kind == "terminated" and reading.kind == "original" else symptom.at_ns
+    return replace(read, kind=reading.kind, category=category, confidence=reading.confidence, at_ns=at_ns)
 
 
 def _first_error(attempt: AttemptFacts, end: RankEnd | None) -> RankError | None:

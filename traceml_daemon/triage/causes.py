@@ -108,9 +108,13 @@ def tier_of(category: str, *, is_record: bool = False) -> Tier:
 def causes_of(seen: Observations) -> list[Cause]:
     """Every exception and sign that may be a cause, in the order of the files."""
     superseded = {id(raised.earlier) for raised in seen.raised if raised.earlier is not None}
-    causes = [_of_raised(raised) for raised in seen.raised if id(raised) not in superseded]
+    causes = [
+        classify(raised)
+        for raised in seen.raised
+        if id(raised) not in superseded and not raised.is_ignored and not is_wrapper(raised)
+    ]
     causes += [_of_hit(hit) for hit in seen.hits if not hit.is_support]
-    return sorted((cause for cause in causes if cause is not None), key=lambda cause: cause.order)
+    return sorted(causes, key=lambda cause: cause.order)
 
 
 def _of_hit(hit: Hit) -> Cause:
@@ -128,10 +132,9 @@ def _of_hit(hit: Hit) -> Cause:
     )
 
 
-def _of_raised(raised: Raised) -> Cause | None:
+def classify(raised: Raised) -> Cause:
+    """The cause that an exception is, by the signs of its whole chain."""
     chain = raised.chain()
-    if raised.is_ignored or is_wrapper(raised):
-        return None
     best = best_hit([hit for member in chain for hit in member.hits])
     if best is None or best.is_support:
         category, is_stated = (best.category, False) if best else ("python_exception", True)

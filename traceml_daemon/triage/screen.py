@@ -19,9 +19,11 @@ _FACTOR: Final = np.uint32(2654435761)
 _COMMON: Final = b" etaoinsrhld0123456789.:-_cumpfgybwvkxqjz/,=[]()'\""
 """Bytes by falling frequency in logs, roughly; others are rare."""
 _COST: Final = {byte: math.log(1 + place) for place, byte in enumerate(_COMMON)}
-_PROGRESS: Final = b"""[rank0]: step 10/100 epoch 1 iter: 5 loss: 0.5 loss=2.1 lr: 1e-5 learning rate, grad_norm 0.1, time: data: batch
- tokens/s memory: gpu cuda training rank: 3 world size model.layers eval val accuracy throughput 100%| [00:10<00:05, 3.2it/s]
- info warning number of samples saved checkpoint to num_workers config size shape """
+_PROGRESS: Final = (
+    b"[rank0]: step 10/100 epoch 1 iter: 5 loss: 0.5 loss=2.1 lr: 1e-5 learning rate, grad_norm 0.1, time: data: batch "
+    b"tokens/s memory: gpu cuda training rank: 3 world size model.layers eval val accuracy throughput 100%| 3.2it/s] "
+    b"info warning number of samples saved checkpoint to num_workers config size shape "
+)
 """What lines of progress are made of: four bytes that stand here would be found in nearly every line."""
 
 

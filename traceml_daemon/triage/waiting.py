@@ -52,12 +52,12 @@ def _is_mismatch(found: Findings) -> bool:
     calls = {
         cause.rank: call
         for cause in found.causes
-        if cause.tier == Tier.TIMEOUT and cause.raised is not None and (call := _collective(cause.raised.frames))
+        if cause.tier == Tier.TIMEOUT and cause.raised is not None and (call := collective_of(cause.raised.frames))
     }
     return len(set(calls.values())) > 1 and len(calls) == found.world_size()
 
 
-def _collective(frames: Sequence[str]) -> str | None:
+def collective_of(frames: Sequence[str]) -> str | None:
     """The call of torch.distributed that a traceback ends in."""
     calls = [frame.rpartition(":")[2] for frame in frames if "distributed_c10d.py" in frame]
     return calls[-1] if calls else None

@@ -1,0 +1,118 @@
+"""Recorded ends joined with what the ranks printed: causes and ranks that neither of them gives alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from tests.harness.facts import START_NS, Rank, attempt_facts, error, node_report, run_facts
+from traceml_client.protocol.launch import layout_node_dir, layout_rank_dir
+from traceml_daemon.report.evidence import with_evidence
+from traceml_daemon.report.failure import diagnose
+from traceml_daemon.report.form import FailureReport
+from traceml_daemon.report.hang import blame_hang
+from traceml_daemon.report.progress import Progress
+from traceml_daemon.report.symptoms import find_symptoms
+
+TRACE = 'Traceback (most recent call last):\n  File "/data/job/eval.py", line 34, in main\n'
+PEER = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:59031.\n"
+LATE = "[../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete"
+S = 1_000_000_000
+
+
+def say(run_dir: Path, rank: int, text: str) -> None:
+    folder = run_dir / layout_rank_dir(0, rank, 0)
+    folder.mkdir(parents=True)
+    (folder / "stderr.log").write_text(text)
+
+
+def report(run_dir: Path, ranks: list[Rank]) -> FailureReport:
+    diagnosis = diagnose(run_facts(ranks), run_dir)
+    assert diagnosis is not None
+    return with_evidence(diagnosis, run_dir)
+
+
+def test_an_error_that_was_caught_and_printed_is_the_cause_though_its_rank_ended_last(tmp_path: Path) -> None:
+    say(tmp_path, 0, f"rank 0: evaluation failed\n{TRACE}ValueError: label 1000 out of range\n")
+    say(tmp_path, 1, f"rank 1: evaluation failed\n{TRACE}{PEER}")
+    found = report(
+        tmp_path,
+        [Rank(rank=0, exit_code=None, signal="SIGTERM", died_ms=9000.0), Rank(rank=1, exit_code=1, died_ms=3000.0)],
+    )
+    assert (found.category, found.initiating_rank, found.confidence) == ("python_exception", 0, "confirmed")
+    assert [(one.rank, one.reason) for one in found.collateral] == [(1, "peer_lost")]
+    line = next(one for one in found.evidence if one.file.endswith("stderr.log"))
+    assert (line.line, line.text) == (4, "ValueError: label 1000 out of range")
+
+
+def test_a_script_that_is_not_there_is_no_single_ranks_fault(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        say(
+            tmp_path,
+            rank,
+            "/opt/bin/python: can't open file '/data/job/trian.py': [Errno 2] No such file or directory\n",
+        )
+    found = report(tmp_path, [Rank(rank=rank, exit_code=2, died_ms=1000.0 + rank, step=0) for rank in (0, 1)])
+    assert (found.category, found.initiating_rank) == ("file_not_found", None)
+
+
+def test_the_rank_that_aborts_at_a_wrong_size_did_not_send_it(tmp_path: Path) -> None:
+    say(
+        tmp_path,
+        1,
+        "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+        "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 268 vs 28\n",
+    )
+    found = report(
+        tmp_path,
+        [
+            Rank(rank=0, error=error("RuntimeError", PEER[14:-1], at_ms=1100.0), exit_code=1, died_ms=1200.0),
+            Rank(rank=1, exit_code=None, signal="SIGABRT", died_ms=1000.0),
+        ],
+    )
+    assert (found.category, found.initiating_rank) == ("collective_mismatch", None)
+    assert "op.preamble.length" in found.evidence[0].text
+
+
+def test_the_one_rank_that_waited_in_another_collective_is_the_odd_one() -> None:
+    def late(rank: int, call: str) -> Rank:
+        raised = error("RuntimeError", LATE, at_ms=6000.0 + rank)
+        frames = f'  File "/opt/torch/distributed/distributed_c10d.py", line 3252, in {call}\n'
+        return Rank(rank=rank, error=msgspec.structs.replace(raised, traceback=frames), exit_code=1)
+
+    ranks = [late(0, "all_reduce"), late(1, "all_reduce"), late(2, "broadcast")]
+    diagnosis = diagnose(run_facts(ranks))
+    assert diagnosis is not None
+    assert (diagnosis.report.category, diagnosis.report.initiating_rank) == ("collective_mismatch", 2)
+
+
+def test_torchruns_own_words_explain_a_run_without_ranks(tmp_path: Path) -> None:
+    folder = tmp_path / layout_node_dir(0)
+    folder.mkdir(parents=True)
+    (folder / "training.stderr.log").write_text(
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address."
+        " port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use\n"
+    )
+    diagnosis = diagnose(run_facts([], reports=[node_report([])]), tmp_path)
+    assert diagnosis is not None
+    assert (diagnosis.report.category, diagnosis.report.initiating_rank) == ("port_in_use", None)
+    assert diagnosis.report.evidence[0].file.endswith("training.stderr.log")
+
+
+def test_a_stalled_rank_is_told_from_those_that_waited_for_it() -> None:
+    ended = [Rank(rank=rank, exit_code=None, signal="SIGTERM", died_ms=9000.0) for rank in (0, 1)]
+    facts = [attempt_facts(rank, 2) for rank in ended]
+    reports = [node_report(ended)]
+    ends = {one.incarnation: end for one, end in zip(facts, reports[0].ranks, strict=True)}
+    waiting, stuck = find_symptoms(facts, ends, {})
+    symptoms = [replace(waiting, phase="backward"), replace(stuck, phase="residual")]
+    progress = {one.incarnation: Progress(START_NS + 6 * S, 10_000_000) for one in facts}
+
+    found = blame_hang(symptoms, progress, START_NS + 9 * S)
+    assert found is not None
+    assert (found.category, found.initiator) == ("hang", symptoms[1])
+    assert blame_hang(symptoms, progress, START_NS + 6 * S + S // 2) is None
+    assert blame_hang([symptoms[0], symptoms[0]], progress, START_NS + 9 * S) is None
+    assert blame_hang(symptoms, {}, START_NS + 9 * S) is None

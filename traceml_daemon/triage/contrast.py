@@ -35,6 +35,7 @@ _VARYING: Final = re.compile(
     r"|\b0[xX][0-9a-fA-F]+|\b(?=[a-fA-F]{0,36}\d)[0-9a-fA-F]{6,}(?:-[0-9a-fA-F]{4,})*\b"  # an address, an id
     r"|\d+(?:[.,:]\d+)*(?:[eE][+-]?\d+)?"  # a number, an IP address with its port, a time
 )
+_GOOD_RUN: Final = -1
 _FOLD: Final = bytes.maketrans(b"123456789", b"000000000")
 _RETURN: Final = re.compile(rb"\r(?!\n)")
 _CONSEQUENCES: Final = frozenset({Tier.PEER, Tier.TIMEOUT, Tier.EXTERNAL, Tier.KILL, Tier.AGENT, Tier.EXIT})
@@ -68,33 +69,32 @@ class _Shape:
 
 @dataclass(slots=True)
 class Contrast:
-    """What the ranks of one job printed; feed it by `reader`, and then the last good run by `good_run_reader`."""
+    """What the ranks of one job printed, and then the last good run of that job."""
 
     screen: Screen | None = None
     """Of WORDS; worth its making where there is much to read."""
+    heard: set[int] = field(default_factory=set)
+    """The ranks whose streams were read, or that spoke."""
+    num_lines: int = 0
     _shapes: dict[str, _Shape] = field(default_factory=dict)
-    _heard: set[int] = field(default_factory=set)
-    _num_lines: int = 0
     _has_good_run: bool = False
 
     def reader(self, file: int, rank: int | None) -> StreamReader:
         """Of the stream of this rank; null: lines belong to the ranks that their prefixes name."""
         if rank is not None:
-            self._heard.add(rank)
+            self.heard.add(rank)
         return StreamReader(self, file, rank)
 
     def good_run_reader(self) -> StreamReader:
+        """Of any rank's stream."""
         self._has_good_run = True
-        return StreamReader(self, 0, 0, is_good_run=True)
+        return StreamReader(self, _GOOD_RUN, 0)
 
-    def hear(self, rank: int) -> None:
-        self._heard.add(rank)
-
-    def note(self, rank: int, text: str, place: Place, *, is_good_run: bool) -> None:
-        self._num_lines += 1
+    def note(self, rank: int, text: str, place: Place) -> None:
+        self.num_lines += 1
         shape = shape_of(text)
         known = self._shapes.get(shape)
-        if is_good_run:
+        if place.file == _GOOD_RUN:
             if known is not None:
                 known.is_in_good_run = True
         elif known is None:
@@ -103,12 +103,9 @@ class Contrast:
         elif len(known.ranks) < 2:
             known.ranks.add(rank)
 
-    def is_overrun(self) -> bool:
-        return self._num_lines > MAX_LINES
-
     def odd_lines(self, book: SignBook) -> list[Odd]:
         """The most telling first: of one rank, of another than rank 0 (which often prints alone), exceptions, early."""
-        if self.is_overrun():
+        if self.num_lines > MAX_LINES:
             return []
         found = [shape for shape in self._shapes.values() if self._is_odd(shape) and not _is_consequence(shape, book)]
         found.sort(key=_rating)
@@ -123,16 +120,16 @@ class Contrast:
         return not shape.is_in_good_run and (self._has_good_run or self._is_of_one(shape))
 
     def _is_of_one(self, shape: _Shape) -> bool:
-        return len(shape.ranks) == 1 and len(self._heard) > 1
+        return len(shape.ranks) == 1 and len(self.heard) > 1
 
 
 class StreamReader:
     """Reads one stream in chunks; any cuts give the same."""
 
-    __slots__ = ("_contrast", "_dull", "_file", "_is_good_run", "_pieces", "_rank", "first_return")
+    __slots__ = ("_contrast", "_dull", "_file", "_pieces", "_rank", "first_return")
 
-    def __init__(self, contrast: Contrast, file: int, rank: int | None, *, is_good_run: bool = False) -> None:
-        self._contrast, self._file, self._rank, self._is_good_run = contrast, file, rank, is_good_run
+    def __init__(self, contrast: Contrast, file: int, rank: int | None) -> None:
+        self._contrast, self._file, self._rank = contrast, file, rank
         self._pieces = Pieces()
         self._dull: set[bytes] = set()
         """Lines of this rank, digits apart, that are noted already."""
@@ -150,55 +147,51 @@ class StreamReader:
     def _read(self, number: int, block: bytes) -> None:
         if self.first_return is None and (found := _RETURN.search(block)) is not None:
             self.first_return = number + block.count(b"\n", 0, found.start())
-        if self._rank is None and number <= _GREETING_LINES:
-            num_lines = _GREETING_LINES + 1 - number
-            for line in block.split(b"\n", num_lines)[:num_lines]:
-                for piece in _pieces_of(line):
-                    self._greet(piece[:200])
         position = 0
-        screen = self._contrast.screen or _offsets
-        for offset in screen(block):
-            if self._contrast.is_overrun():
-                return
-            if offset < position:
-                continue
-            start = block.rfind(b"\n", position, offset) + 1 or position
-            number += block.count(b"\n", position, start)
-            end = block.find(b"\n", start)
-            position = len(block) if end < 0 else end
-            self._read_line(number, block[start:position])
+        for offset in self._offsets(number, block):
+            if offset >= position and self._contrast.num_lines <= MAX_LINES:
+                start = block.rfind(b"\n", position, offset) + 1 or position
+                number += block.count(b"\n", position, start)
+                end = block.find(b"\n", start)
+                position = len(block) if end < 0 else end
+                for piece in _pieces_of(block[start:position]):
+                    self._read_piece(number, piece)
 
-    def _greet(self, line: bytes) -> None:
-        rank = rank_of(attribute(0, line).speaker)
-        if rank is not None:
-            self._contrast.hear(rank)
-
-    def _read_line(self, number: int, line: bytes) -> None:
-        for piece in _pieces_of(line):
-            if self._rank is None or (key := piece.translate(_FOLD)) not in self._dull:
-                if self._rank is not None and len(self._dull) < MAX_SHAPES:
-                    self._dull.add(key)
-                self._read_piece(number, piece)
+    def _offsets(self, number: int, block: bytes) -> Iterator[int]:
+        """Of the greeting every line, then those that may be error-like."""
+        start = 0
+        while self._rank is None and number <= _GREETING_LINES and start < len(block):
+            yield start
+            start, number = (block.find(b"\n", start) + 1 or len(block)), number + 1
+        screen = self._contrast.screen
+        yield from screen(block) if screen else (found.start() for found in _ERROR_LIKE.finditer(block.lower()))
 
     def _read_piece(self, number: int, piece: bytes) -> None:
-        if _ERROR_LIKE.search(piece.lower()) is None:
+        is_error = _ERROR_LIKE.search(piece.lower()) is not None
+        if (number > _GREETING_LINES and not is_error) or self._is_dull(piece):
             return
         line = attribute(number, piece)
         rank = self._rank if self._rank is not None else rank_of(line.speaker)
-        if rank is None or line.is_agents or _NO_MESSAGE.match(line.text):
+        if rank is None:
             return
-        self._contrast.hear(rank)
-        place = Place(self._file, number, quote_of(line))
-        self._contrast.note(rank, line.text, place, is_good_run=self._is_good_run)
+        if self._file != _GOOD_RUN:
+            self._contrast.heard.add(rank)
+        if is_error and not line.is_agents and not _NO_MESSAGE.match(line.text):
+            self._contrast.note(rank, line.text, Place(self._file, number, quote_of(line)))
+
+    def _is_dull(self, piece: bytes) -> bool:
+        """Whether this rank printed the same before; in a log of several ranks that is not told by a glance."""
+        folded = piece.translate(_FOLD)
+        if self._rank is None or folded in self._dull:
+            return self._rank is not None
+        if len(self._dull) < MAX_SHAPES:
+            self._dull.add(folded)
+        return False
 
 
 def rank_of(speaker: Speaker) -> int | None:
     """Not by `[default0]:`, which counts on each node anew."""
     return speaker.rank if speaker.rank is not None else speaker.task
-
-
-def _offsets(block: bytes) -> Iterator[int]:
-    return (found.start() for found in _ERROR_LIKE.finditer(block.lower()))
 
 
 def _pieces_of(line: bytes) -> Iterator[bytes]:

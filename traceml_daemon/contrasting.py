@@ -13,17 +13,14 @@ from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.launch import NODE_FILE
 from traceml_client.protocol.manifest import read_manifest
 from traceml_client.protocol.node import NodeReport
+from traceml_daemon.log_reading import large_screen, read_chunks
 from traceml_daemon.report.form import Evidence, FailureReport
 from traceml_daemon.run_lookup import runs_in
 from traceml_daemon.sign_files import load_book
 from traceml_daemon.triage.contrast import WORDS, Contrast, Odd, StreamReader
-from traceml_daemon.triage.reader import Screen
 
 _MAX_BYTES: Final = 64 << 20
 """Of all streams together: a second of reading. With more nothing is compared."""
-_LARGE_BYTES: Final = 4 << 20
-"""From here on numpy's import pays."""
-_CHUNK_BYTES: Final = 1 << 20
 _MAX_ITEMS: Final = 3
 _RANK_STREAM: Final = re.compile(r"(?:^|/)rank_(\d+)/attempt_\d+/std(?:err|out)\.log$")
 
@@ -50,7 +47,7 @@ def contrast_files(
     good_paths = list(_streams(good_run)) if good_run is not None else []
     if report.category == "ok" or not all(path.is_file() for path in paths) or _num_bytes(paths) > _MAX_BYTES:
         return report
-    contrast, returns = Contrast(_screen(_num_bytes([*paths, *good_paths]))), {}
+    contrast, returns = Contrast(large_screen(_num_bytes([*paths, *good_paths]), WORDS)), {}
     for file, path in enumerate(paths):
         found = _RANK_STREAM.search(path.as_posix())
         reader = contrast.reader(file, int(found[1]) if found else None)
@@ -106,20 +103,12 @@ def _script(run_dir: Path) -> str:
     return ""
 
 
-def _screen(num_bytes: int) -> Screen | None:
-    if num_bytes < _LARGE_BYTES:
-        return None
-    from traceml_daemon.triage.screen import build_screen
-
-    return build_screen(WORDS)
-
-
 def _num_bytes(paths: Iterable[Path]) -> int:
     return sum(path.stat().st_size for path in paths)
 
 
 def _feed(reader: StreamReader, path: Path) -> None:
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
+        for chunk in read_chunks(file):
             reader.feed(chunk)
     reader.finish()

@@ -56,7 +56,10 @@ def _diagnose_logs(names: Sequence[str]) -> FailureReport:
             _read(name, index, seen)
         except OSError as error:
             raise StoreError(f"{name}: {error.strerror or error}") from None
-    return contrast_files(build_report(judge(seen), names), names)
+    try:
+        return contrast_files(build_report(judge(seen), names), names)
+    except OSError as error:
+        raise StoreError(f"{error.filename}: {error.strerror or error}") from None
 
 
 def _read(name: str, index: int, seen: Observations) -> None:

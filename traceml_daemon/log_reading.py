@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -33,10 +33,10 @@ def read_chunks(file: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
-def large_screen(num_bytes: int) -> Screen | None:
-    """What finds the lines worth a look in a large file; small ones are looked at line by line."""
+def large_screen(num_bytes: int, words: Iterable[bytes] = ()) -> Screen | None:
+    """What finds the lines worth a look (or with such words) in a large file; small ones are read line by line."""
     if num_bytes < _LARGE_BYTES:
         return None
     from traceml_daemon.triage.screen import build_screen
 
-    return build_screen(wanted_words(load_book()))
+    return build_screen(words or wanted_words(load_book()))

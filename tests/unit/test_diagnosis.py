@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.synthetic import BACKWARD, FORWARD, INPUT, MIB, RESIDUAL, SyntheticRun
+from traceml_daemon.diagnosis import policy
 from traceml_daemon.diagnosis.finding import Finding
 from traceml_daemon.diagnosis.profile import NodeProfile, RunProfile
 from traceml_daemon.diagnosis.robust import mann_kendall, theil_sen
@@ -176,3 +180,13 @@ def test_a_stretch_without_steady_steps_hides_neither_a_slow_rank_nor_a_trend() 
     run.unusual_steps[180:] = True
     run.unusual_steps[:30] = True
     assert run.findings()[0].kind == "SLOWDOWN"
+
+
+def test_every_threshold_has_a_reason_and_a_use() -> None:
+    folder = Path(policy.__file__).parent
+    elsewhere = "".join(path.read_text() for path in folder.parent.rglob("*.py") if path.name != "policy.py")
+    body = ast.parse(Path(policy.__file__).read_text()).body
+    for statement, following in itertools.pairwise([*body, ast.Pass()]):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            assert isinstance(following, ast.Expr), statement.target.id
+            assert f"policy.{statement.target.id}" in elsewhere, statement.target.id

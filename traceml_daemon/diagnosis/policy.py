@@ -24,6 +24,7 @@ MAX_BLOCKS: Final = 24
 # --- what a step is made of -------------------------------------------------------------------------------------------
 
 INPUT_INFO: Final = 0.25
+"""A quarter is worth knowing of, and common."""
 INPUT_WARNING: Final = 0.40
 """Collating small batches costs up to a third of a small step in healthy runs."""
 INPUT_CRITICAL: Final = 0.70
@@ -31,6 +32,7 @@ INPUT_CRITICAL: Final = 0.70
 INPUT_FLOOR_MS: Final = 2.0
 """A wait below this is a queue's or a collate function's own cost on a busy machine."""
 TRANSFER_WARNING: Final = 0.30
+"""Pinned memory and copies beside the computation hide nearly all of it."""
 TRANSFER_FLOOR_MS: Final = 1.0
 """A blocking copy of a usual batch takes well under a millisecond."""
 OPTIMIZER_INFO: Final = 0.30
@@ -47,6 +49,7 @@ DOMINANT_FLOOR_MS: Final = 5.0
 # --- ranks against one another ----------------------------------------------------------------------------------------
 
 STRAGGLER_INFO: Final = 0.10
+"""Ranks of one job differ by some per cent: shards, clocks, places on the board."""
 STRAGGLER_WARNING: Final = 0.25
 """Two ranks that share the cores of a busy machine differ by up to a fifth of a step for a while."""
 STRAGGLER_CRITICAL: Final = 0.50
@@ -76,14 +79,17 @@ SLOWDOWN_WARNING: Final = 0.30
 SLOWDOWN_CRITICAL: Final = 1.0
 """Steps take twice as long at the end."""
 SLOWDOWN_FLOOR_MS: Final = 2.0
+"""Less than the scheduler gives and takes."""
 SLOWDOWN_Z: Final = 4.0
 """Mann-Kendall: one in 30,000 by chance for independent steps; load on a machine is not independent, hence the rest."""
 SLOWDOWN_SEGMENTS: Final = 8
+"""Seven changes: enough to tell a slope from a jump, with several steps in each of a short run."""
 SLOWDOWN_RISES: Final = 5
 """Of the seven changes between segments, so many must go up by a fifth of the mean rise: a jump is no slowdown."""
 SLOWDOWN_LARGEST_RISE: Final = 0.6
 """Of the whole rise in one change: above it is a step change, which other findings name."""
 SLOWDOWN_MIN_STEPS: Final = 30
+"""Fewer are shorter than what caches and allocators need to settle."""
 
 SPIKE_FACTOR: Final = 2.0
 """Of the neighbours' median: below, a step is merely slow."""
@@ -94,27 +100,34 @@ STALL_FIRST_STEP: Final = 6
 STALL_FLOOR_MS: Final = 20.0
 """Two time slices of a busy scheduler."""
 STALL_LARGE_QUANTILE: Final = 0.75
+"""Of the sizes of stalls: what the larger ones measure, whatever the largest is."""
 STALL_SAME_SIZE: Final = 0.4
 """Of the size of the larger ones: what belongs to one rhythm is of one size."""
 STALL_REGULAR: Final = 0.7
 """Share of distances within 15 % of the median, or of a multiple of it where one was missed."""
 STALL_TOLERANCE: Final = 0.15
+"""An epoch of odd length moves a rhythm by a step or two."""
 STALL_WARNING: Final = 0.10
+"""A tenth of the time is more than checkpoints and logging cost in a usual recipe."""
 STALL_MIN_TOTAL_MS: Final = 500.0
 """Less is not worth a person's time, whatever its share of a short run."""
 INPUT_STALL_WARNING: Final = 0.25
 """Workers that are started anew each epoch: a large share only in runs of very short epochs."""
 CHECKPOINT_INFO: Final = 0.10
+"""Below a tenth nobody would save less often."""
 CHECKPOINT_WARNING: Final = 0.30
 """A usual recipe validates for up to a quarter of its time."""
 CHECKPOINT_MIN_COUNT: Final = 3
+"""One at the start and one at the end are no habit."""
 CHECKPOINT_MIN_TOTAL_MS: Final = 1000.0
+"""A checkpoint of a toy run is a large part of it and means nothing."""
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 CREEP_MIN_SAMPLES: Final = 6
 """The fewest of which a steady rise is not chance (Mann-Kendall z of 2.6)."""
 CREEP_Z: Final = 2.5
+"""One in 160 by chance, and growth has to be large, lasting and gradual besides."""
 CREEP_FLOOR_BYTES: Final = 32 << 20
 """Allocators and lazily loaded libraries take up to 25 MiB after the first steps."""
 CREEP_SHARE: Final = 0.05
@@ -125,11 +138,14 @@ CREEP_LAST_HALF: Final = 0.6
 """The rise of the last half against that of the first: what levels off is a cache."""
 CREEP_LARGEST_STEP: Final = 0.5
 """Of the growth between two samples: above it is one large allocation."""
-CREEP_CONFIRMED_SAMPLES: Final = 20
+CREEP_CONFIRMED_SAMPLES: Final = 16
+"""A rise in all of them is no chance (z above 5), and took at least four seconds."""
 CREEP_CONFIRMED_SHARE: Final = 0.25
+"""Of the level at the start: no pool of a library is that large."""
 CREEP_CRITICAL_S: Final = 3600.0
 """Memory ends within an hour at this rate."""
 IMBALANCE_FACTOR: Final = 1.5
+"""Uneven shards and pipeline stages are planned for up to half as much again."""
 IMBALANCE_FLOOR_BYTES: Final = 256 << 20
 """A rank that logs, checkpoints or validates alone holds up to that much more."""
 PRESSURE_SHARE: Final = 0.90

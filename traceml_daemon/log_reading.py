@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -10,6 +11,9 @@ from traceml_daemon.sign_files import load_book
 from traceml_daemon.triage.observations import Observations
 from traceml_daemon.triage.reader import LogReader, Screen, wanted_words
 
+_TAIL_BYTES: Final = 256 << 10
+_TAIL_LINES: Final = 400
+"""What a person still reads of a stream in a ticket; long lines must not fill it alone."""
 CHUNK_BYTES: Final = 1 << 20
 _LARGE_BYTES: Final = 4 << 20
 """From here on numpy's import pays."""
@@ -26,6 +30,14 @@ def feed(chunks: Iterator[bytes], index: int, seen: Observations, *, screen: Scr
     for chunk in chunks:
         reader.feed(chunk)
     reader.finish()
+
+
+def read_tail(path: Path) -> str:
+    """The last lines of a file, as many as fit into a ticket. Raises OSError."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        lines = deque(file, maxlen=_TAIL_LINES)
+    return b"".join(lines).decode("utf-8", "replace")
 
 
 def read_chunks(file: BinaryIO) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -112,14 +112,26 @@ def diagnose_command(
     ],
     logs_dir: _LogsDir = None,
     is_json: Annotated[bool, typer.Option("--json", help="one JSON document")] = False,
+    is_sarif: Annotated[bool, typer.Option("--sarif", help="SARIF, for editors and code hosts")] = False,
+    is_redacted: Annotated[
+        bool, typer.Option("--redact", help="replace users, hosts, paths, addresses and tokens, for a ticket")
+    ] = False,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", metavar="FILE", help="also write one redacted archive (.tar.gz)")
+    ] = None,
 ) -> int:
     """Which rank failed first, and why: of a run, or of the log files of any torchrun job."""
     from traceml_daemon import diagnosing
 
+    if is_json and is_sarif:
+        raise ConfigError("--json, --sarif: give one of them")
     run_dir = None
     if len(what) == 1 and what[0] != diagnosing.STDIN and not Path(what[0]).is_file():
         run_dir = run_folder(what[0], logs_dir)
-    return diagnosing.diagnose(what, run_dir, is_json=is_json)
+    form: Literal["text", "json", "sarif"] = "json" if is_json else "sarif" if is_sarif else "text"
+    return diagnosing.diagnose(
+        what, run_dir, diagnosing.Output(form=form, is_redacted=is_redacted or bundle is not None, bundle=bundle)
+    )
 
 
 @app.command()

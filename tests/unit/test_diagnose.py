@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,59 @@ def test_a_missing_file_among_others_is_named(
     (tmp_path / "a.log").write_text(OUT_OF_MEMORY)
     assert run(monkeypatch, str(tmp_path / "a.log"), str(tmp_path / "b.log")) == 2
     assert str(tmp_path / "b.log") in capsys.readouterr().err
+
+
+SECRETS = """\
+srun: error: gpu-node17: task 0: Exited with exit code 1
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/data/jsmith/proj/train.py", line 7, in <module>
+[rank1]:     load("/data/jsmith/proj/data.bin")
+[rank1]:   File "/data/jsmith/env/lib/python3.11/site-packages/torch/serialization.py", line 9, in load
+[rank1]:     raise
+[rank1]: ValueError: 10.1.2.3 refused token=abcdef123456 of jsmith@example.com on gpu-node17
+"""
+
+
+def test_redacted_output_names_nobody_and_stays_consistent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, bundle = tmp_path / "train.log", tmp_path / "ticket.tar.gz"
+    log.write_text(SECRETS)
+    assert run(monkeypatch, "--json", "--redact", "--bundle", str(bundle), str(log)) == 0
+    printed = capsys.readouterr().out
+    with tarfile.open(bundle) as archive:
+        texts = [file.read().decode() for name in archive.getnames() if (file := archive.extractfile(name))]
+    for text in [printed, *texts]:
+        assert not any(word in text for word in ("jsmith", "10.1.2.3", "abcdef123456", "gpu-node17", "example.com"))
+    assert json.loads(printed)["category"] == "python_exception"
+    tail = texts[-1]
+    assert "site-packages/torch/serialization.py" in tail
+    folder = re.findall(r"<path\d+>(?=/train\.py)", tail)
+    assert folder
+    assert f"{folder[0]}/data.bin" in tail
+
+
+def test_sarif_points_at_the_users_own_line_and_at_the_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(SECRETS)
+    assert run(monkeypatch, "--sarif", str(log)) == 0
+    document = json.loads(capsys.readouterr().out)
+    (result,) = document["runs"][0]["results"]
+    assert document["version"] == "2.1.0"
+    assert result["ruleId"] == document["runs"][0]["tool"]["driver"]["rules"][0]["id"] == "python_exception"
+    own = result["locations"][0]["physicalLocation"]
+    assert own["artifactLocation"]["uri"].endswith("/proj/train.py")
+    assert own["region"]["startLine"] == 7
+    assert 7 in [one["physicalLocation"]["region"]["startLine"] for one in result["relatedLocations"]]
+    assert run(monkeypatch, "--sarif", "--json", str(log)) == 2
+
+
+def test_a_bundle_that_cannot_be_written_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(SECRETS)
+    assert run(monkeypatch, "--bundle", str(tmp_path / "no" / "x.tar.gz"), str(log)) == 2
+    assert "--bundle" in capsys.readouterr().err

@@ -204,6 +204,14 @@ PermissionError: [Errno 13] Permission denied: './launch.sh'
          "but store->get('0') got error: wait timeout after 600000ms\n", "rendezvous_failed", None),
         ("kernel: Out of memory: Killed process 5521 (pt_data_worker)\n"
          "[rank2]: RuntimeError: DataLoader worker (pid 5521) is killed by signal: Killed.\n", "host_oom_kill", 2),
+        ("kernel: Out of memory: Killed process 99 (browser)\n[rank1]: ValueError: bad\n" + failed(1, 1, 5001),
+         "python_exception", 1),
+        ("container train exited with code 143\n", "sigterm_unattributed", None),
+        ("[Rank 3] Traceback (most recent call last):\n[Rank 3]   File \"a.py\", line 3\n[Rank 3] ValueError: x\n",
+         "python_exception", 3),
+        ("[1]<stderr>:Traceback (most recent call last):\n[1]<stderr>:  File \"a.py\", line 3\n"
+         "[1]<stderr>:ValueError: x\n",
+         "python_exception", 1),
         ("sample: 'Segmentation fault (core dumped) means that'\n" + failed(-9, 1, 5001), "sigkill_unattributed", 1),
         ("  + Exception Group Traceback (most recent call last):\n  | ExceptionGroup: in a group (1 sub-exception)\n"
          "    | Traceback (most recent call last):\n    |   File \"a.py\", line 3, in f\n    | ValueError: bad\n",

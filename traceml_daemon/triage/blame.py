@@ -53,12 +53,21 @@ def _blame_causes(found: Findings) -> Verdict | None:
     if first_stop is not None:
         causes = [cause for cause in causes if not _is_after(cause.place, first_stop)]
     originals = [cause for cause in causes if cause.tier <= Tier.FABRIC]
+    originals = [cause for cause in originals if not _is_of_others(cause, found)] or originals
     if originals:
         return _of_originals(originals)
     crash = blame_crash(found, [cause for cause in causes if cause.tier == Tier.CRASH])
     if crash is not None and (first_stop is None or not _is_after(crash.evidence[0], first_stop)):
         return crash
     return _of_stop(stops, found) if stops else None
+
+
+def _is_of_others(cause: Cause, found: Findings) -> bool:
+    """A kernel's record of a kill that nothing in the job shows: it was another process of that machine."""
+    if cause.category != "host_oom_kill" or cause.rank is not None or not found.ends:
+        return False
+    was_killed = any(signal_of(one.code) == 9 for one in found.seen.exits)
+    return not was_killed and not any("illed" in one.message for one in found.seen.raised)
 
 
 def _has_failed_task(found: Findings) -> bool:
@@ -159,7 +168,9 @@ def _without_cause(found: Findings) -> Verdict:
     if lost and (first is None or not found.ends):
         return Verdict("collateral_only", "unknown", evidence=[cause.place for cause in lost[:4]])
     if found.ends or seen.wrappers or seen.exits or lost:
-        verdict = Verdict("insufficient_evidence", "unknown", first.rank if first else None)
+        is_stopped = bool(seen.exits) and all(signal_of(one.code) == 15 for one in seen.exits) and not found.ends
+        category = "sigterm_unattributed" if is_stopped else "insufficient_evidence"
+        verdict = Verdict(category, "unknown", first.rank if first else None)
         verdict.exit_code = first.code if first else None
         ends = [first] if first is not None else found.ends[:3]
         verdict.evidence = [place for end in ends for place in places_of(end)]

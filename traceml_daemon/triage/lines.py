@@ -80,6 +80,12 @@ class Pieces:
 
 _ANSI: Final = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _RANK: Final = re.compile(r"\[rank(\d{1,6})\]:? ?")
+_HOROVOD: Final = re.compile(r"\[(\d{1,6})\]<std(?:err|out)>:")
+_OWN: Final = re.compile(
+    r"\[?[Rr]ank[ =:_]?(\d{1,6})(?:\]:?|:| ?\|| -) ?"
+    r"(?=Traceback|  +File|    |[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b)"
+)
+"""How scripts mark the lines of a traceback."""
 _TEE: Final = re.compile(r"\[[A-Za-z_][A-Za-z_-]*?(\d{1,4})\]: ?")
 _NODE: Final = re.compile(r"\[(node[-_: ]?\w+)\]:? ?")
 _TASK: Final = re.compile(r" {0,3}(\d{1,4}): ")
@@ -171,6 +177,9 @@ class _Attribution:
         self.rank = int(found[1])
         return True
 
+    def of_own_rank(self, found: re.Match[str]) -> bool:
+        return self.rank is None and self.of_rank(found)
+
     def of_local_rank(self, found: re.Match[str]) -> bool:
         self.local_rank = int(found[1])
         return True
@@ -217,6 +226,8 @@ class _Attribution:
 
 _PREFIXES: Final = (
     (_RANK, _Attribution.of_rank),
+    (_HOROVOD, _Attribution.of_rank),
+    (_OWN, _Attribution.of_own_rank),
     (_ISO, _Attribution.of_clock),
     (_GLOG, _Attribution.of_glog),
     (_NODE, _Attribution.of_source),

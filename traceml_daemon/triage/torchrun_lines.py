@@ -48,7 +48,7 @@ _SPAWN: Final = re.compile(
     r"|[Pp]rocess (\d{1,12}) (?:exited|terminated) with (?:exit)?code (-?\d{1,12})"
 )
 _CHILD: Final = re.compile(r"\[rank: (\d{1,12})\] Child process with PID \d+ terminated with code (-?\d{1,12})")
-_BY_SIGNAL: Final = re.compile(r"(?i)\bexit(?:ed with|s with)?(?:[ _]?(?:code|status)[\"']?[ :=]*| )(13[24-79])\b")
+_BY_SIGNAL: Final = re.compile(r"(?i)\bexit(?:ed with|s with)?(?:[ _]?(?:code|status)[\"']?[ :=]*| )(13[24-79]|143)\b")
 """128 + n: a shell, a container runtime or an IDE saw a signal."""
 _SHELL: Final = re.compile(r"line \d+: +(\d{1,12}) (Killed|Segmentation fault|Aborted|Bus error|Terminated)\b")
 _MPIRUN: Final = re.compile(r"process rank (\d{1,12}) .*exited on signal (\d{1,12})")

@@ -10,8 +10,9 @@ from typing import Final
 
 from traceml_client.gpu_samplers import DeviceSampler, open_gpu_sampler
 from traceml_client.held_files import HeldFile
+from traceml_client.loader_times import TIMES
 from traceml_client.node_samplers import CgroupSampler, NodeSampler, TrafficSampler
-from traceml_client.protocol.columns import NOT_MEASURED, PROCESS_SAMPLE
+from traceml_client.protocol.columns import LOADER_SAMPLE, NOT_MEASURED, PROCESS_SAMPLE
 from traceml_client.samples import Sample, Sampler
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -50,6 +51,17 @@ class ProcessSampler:
         return int(words[1]) if len(words) > 1 else NOT_MEASURED
 
 
+class LoaderSampler:
+    """What the forked workers of training's DataLoader have done; nothing where there are none."""
+
+    def sample(self) -> list[Sample]:
+        totals = TIMES.totals()
+        return [Sample(LOADER_SAMPLE, (*totals, NOT_MEASURED, NOT_MEASURED, NOT_MEASURED))] if totals[0] else []
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
 def open_samplers(*, is_node_sampled: bool) -> tuple[dict[str, Sampler], dict[str, Sampler]]:
     """(those that are asked often at first, those that are asked once a second), by the name of what they sample.
 
@@ -57,7 +69,7 @@ def open_samplers(*, is_node_sampled: bool) -> tuple[dict[str, Sampler], dict[st
         OSError: there is no /proc.
     """
     often: dict[str, Sampler] = {"process": ProcessSampler(), "device": DeviceSampler()}
-    seldom: dict[str, Sampler] = {}
+    seldom: dict[str, Sampler] = {"loader": LoaderSampler()}
     gpu = open_gpu_sampler()
     if gpu is not None:
         seldom["GPU"] = gpu

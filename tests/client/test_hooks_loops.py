@@ -137,3 +137,13 @@ def test_waiting_for_a_slow_peer_is_told_from_a_slow_backward(
     assert (share > 0.6) == is_waiting
     assert (share < 0.4) == (not is_waiting)
     assert min(levels) >= 0
+
+
+def test_what_forked_workers_load_is_counted_and_what_spawned_ones_load_is_not(
+    loops: LoopServer, tmp_path: Path
+) -> None:
+    result = loops.run("data_workers", tmp_path)
+    num_workers, num_batches, loading_ns = result.facts["fork"]
+    assert (num_workers, num_batches) == (2, 10)
+    assert loading_ns > 0
+    assert result.facts["spawn"] == [1, num_batches, loading_ns]

@@ -7,7 +7,7 @@ meet at the end of every backward: the last one to arrive waits for nobody.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,8 @@ class SyntheticRun:
     cpu_wait_share: tuple[float, ...] = ()
     """By rank; none is 0 for all."""
     is_synchronous: bool = True
-    skipped: list[int] = field(default_factory=list)
+    load_ms: tuple[float, ...] = ()
+    """By rank: what a batch takes its one worker, 0 where nobody timed it; none is no workers."""
 
     def findings(self) -> tuple[Finding, ...]:
         ranks = [Rank(rank=rank) for rank in range(self.own_ms.shape[1])]
@@ -72,20 +73,21 @@ class _Recorded:
         memory = np.full(count, 300 * MIB) if run.memory is None else run.memory[rank]
         times = np.linspace(0, end_ns, count).astype(np.int64)
         process = np.full((6, count), -1, np.int64)
-        process[0], process[1], process[5] = (
-            times // 2,
-            memory,
-            times * dict(enumerate(run.cpu_wait_share)).get(rank, 0.0),
-        )
-        node = np.full((6, count), -1, np.int64)
-        node[0], node[1], node[2] = 900, 8 * 1024 * MIB, run.memory_total
-        is_node_sampled = rank == 0
-        tags = np.repeat([columns.PROCESS_SAMPLE, columns.NODE_SAMPLE], count)[: count * (1 + is_node_sampled)]
+        wait_share = run.cpu_wait_share[rank] if run.cpu_wait_share else 0.0
+        process[0], process[1], process[5] = times // 2, memory, times * wait_share
+        kinds = {columns.PROCESS_SAMPLE: process}
+        if rank == 0:
+            kinds[columns.NODE_SAMPLE] = np.full((6, count), -1, np.int64)
+            kinds[columns.NODE_SAMPLE][:3].T[:] = 900, 8 * 1024 * MIB, run.memory_total
+        if run.load_ms:
+            num_loaded = self._values.shape[2] if run.load_ms[rank] else 0
+            kinds[columns.LOADER_SAMPLE] = np.full((6, count), -1, np.int64)
+            kinds[columns.LOADER_SAMPLE][:3].T[:] = 1, num_loaded, num_loaded * run.load_ms[rank] * 1e6
         yield Records(
-            np.arange(len(tags)),
-            np.tile(START_NS + times, 2)[: len(tags)],
-            tags.astype(np.uint8),
-            np.concatenate([process, node], axis=1)[:, : len(tags)],
+            np.arange(count * len(kinds)),
+            np.tile(START_NS + times, len(kinds)),
+            np.repeat(list(kinds), count).astype(np.uint8),
+            np.concatenate(list(kinds.values()), axis=1),
         )
 
 

@@ -64,6 +64,24 @@ def test_input_that_is_slow_for_all_is_no_straggler_once_the_quicker_queue_is_fu
     assert run.findings()[0].kind == "INPUT_STRAGGLER"
 
 
+@pytest.mark.parametrize(
+    ("load_ms", "kind", "severity"),
+    [
+        ((15.8, 16.2), "INPUT_BOUND", "critical"),
+        ((2.0, 16.2), "INPUT_STRAGGLER", "critical"),
+        ((0.0, 0.0), "INPUT_STRAGGLER", "warning"),
+    ],
+)
+def test_workers_tell_whether_a_rank_whose_batches_are_ready_could_go_faster(
+    load_ms: tuple[float, float], kind: str, severity: str
+) -> None:
+    """Rank 0 had two batches ahead from the start; where nobody timed its workers, nothing is critical."""
+    run = even(2, 60, step_ms=2.0)
+    run.own_ms[INPUT, 0], run.own_ms[INPUT, 1] = 1.2, 15.0
+    run.load_ms = load_ms
+    assert named(run.findings())[0] == (kind, severity)
+
+
 def test_where_waiting_was_not_seen_the_one_that_differs_is_the_culprit_but_never_critical() -> None:
     """Ranks that meet in a barrier of the script's own: its time is residual."""
     run = even(4)

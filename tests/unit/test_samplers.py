@@ -11,6 +11,7 @@ import pytest
 from tests.harness.fake_nvml import FakeDevice, FakeNvml, NVMLError
 from traceml_client.gpu_samplers import GpuSampler
 from traceml_client.held_files import HeldFile
+from traceml_client.loader_times import LoaderTimes
 from traceml_client.node_samplers import CgroupSampler, TrafficSampler, disk_bytes, network_bytes
 from traceml_client.protocol.columns import CGROUP_SAMPLE, GPU_HEALTH_SAMPLE, GPU_SAMPLE, TRAFFIC_SAMPLE
 from traceml_client.samplers import ProcessSampler
@@ -140,3 +141,12 @@ def test_nvml_is_left_alone_before_cuda_is_and_given_up_where_it_fails(monkeypat
 def test_a_device_that_nvml_does_not_know_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend_torch(monkeypatch, "7")
     assert GpuSampler(lambda: FakeNvml()).sample() == []
+
+
+def test_workers_add_up_their_loading_each_in_its_own_place() -> None:
+    times = LoaderTimes()
+    assert times.totals() == (0, 0, 0)
+    times.see_workers(2)
+    for worker, duration_ns in ((0, 5), (1, 7), (0, 5)):
+        times.add(worker, duration_ns)
+    assert times.totals() == (2, 3, 17)

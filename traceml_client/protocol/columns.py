@@ -67,6 +67,8 @@ GPU_SAMPLE: Final = 6
 """device_index, utilization_permille, memory_used_bytes, memory_total_bytes, temperature_c, power_mw"""
 GPU_HEALTH_SAMPLE: Final = 7
 """device_index, throttle_reasons (NVML's bits), ecc_uncorrected, last_xid (0 none), sm_clock_mhz, power_limit_mw"""
+LOADER_SAMPLE: Final = 8
+"""num_workers, num_batches, loading_ns (by all workers together), NOT_MEASURED three times"""
 
 NOT_MEASURED: Final = -1
 

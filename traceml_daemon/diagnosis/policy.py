@@ -67,6 +67,8 @@ OWN_TOTAL_SHARE: Final = 0.6
 INPUT_ALL_WAIT: Final = 0.35
 """Where at the start the others waited this much of the culprit's wait too, input limits all of them: the rank with the
 fastest loader fills its queue in time and then only seems to be free."""
+INPUT_ALL_LOAD: Final = 0.6
+"""Where the others' workers take this much of the culprit's time to load: of loaders so alike one is the slowest."""
 MAX_CULPRIT_SHARE: Final = 0.5
 """More ranks than this are not behind the others; the others are ahead."""
 CONTENTION_EXPLAINS: Final = 0.5

@@ -66,6 +66,10 @@ class RankProfile:
     """All steps but the warm-up, unusual ones included."""
     spikes: Spikes
     memory: tuple[MemoryTrack, ...] = ()
+    num_workers: int = 0
+    """Of its DataLoader."""
+    load_ms: float | None = None
+    """Loading for one step, divided by the workers: how fast it can be at best. Null without forked workers."""
     cpu_wait_share: float | None = None
     """Of the time, how long the training thread was ready to run and had no core."""
     cpu_wait_halves: tuple[float, float] | None = None

@@ -82,6 +82,7 @@ def find_stragglers(run: RunProfile, coarse: Blocks) -> Iterator[Finding]:
             if found.kind not in strongest or found.share > 1.2 * strongest[found.kind].share:
                 strongest[found.kind] = found
     for candidate in strongest.values():
+        candidate = replace(candidate, is_clear=candidate.is_clear and not _is_loading_unknown(run, candidate))
         yield _finding(run, fine, _since_its_begin(candidate, fine))
 
 
@@ -212,7 +213,9 @@ def _evidence(run: RunProfile, blocks: Blocks, found: _Candidate) -> Iterator[st
     waits = [float(median(by_rank[places, WAITING], axis=0)) for places in (list(found.ranks), others)]
     if waits[1] > waits[0]:
         yield f"the others wait {milliseconds(waits[1])} a step in their backward, it waits {milliseconds(waits[0])}"
-    if not found.is_clear:
+    if _is_loading_unknown(run, found):
+        yield "its workers' loading was not timed: the others may be hardly quicker, with batches ready in time"
+    elif not found.is_clear:
         yield "the waiting for others was not seen as such, so cause and effect may be exchanged"
     contention_ms = _contention_ms(run, found)
     if contention_ms >= policy.CONTENTION_EXPLAINS * found.excess_ms:
@@ -220,7 +223,21 @@ def _evidence(run: RunProfile, blocks: Blocks, found: _Candidate) -> Iterator[st
 
 
 def _is_input_of_all(run: RunProfile, found: _Candidate) -> bool:
-    """Whether in their first steps the other ranks waited for input too, so that input limits all of them."""
+    """Whether the other ranks' loaders are hardly quicker, so that input limits all of them.
+
+    How long workers load tells; where that is not known, whether the others waited for input too in their first steps.
+    """
+    theirs = [run.ranks[place].load_ms for place in found.ranks]
+    others = [rank.load_ms for place, rank in enumerate(run.ranks) if place not in found.ranks]
+    known, known_others = ([value for value in values if value is not None] for values in (theirs, others))
+    if known and known_others:
+        return float(np.median(known_others)) >= policy.INPUT_ALL_LOAD * float(np.median(known))
     early = np.array([rank.early_ms[INPUT_WAIT] for place, rank in enumerate(run.ranks) if place not in found.ranks])
     early = early[~np.isnan(early)]
     return len(early) > 0 and float(np.median(early)) >= policy.INPUT_ALL_WAIT * found.excess_ms
+
+
+def _is_loading_unknown(run: RunProfile, found: _Candidate) -> bool:
+    """Workers load, and nobody counted: the others may be hardly quicker."""
+    is_input = found.kind == "INPUT_STRAGGLER"
+    return is_input and any(rank.num_workers > 0 and rank.load_ms is None for rank in run.ranks)

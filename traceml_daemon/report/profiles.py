@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from traceml_client.protocol.columns import DEVICE_MEMORY_SAMPLE, NOT_MEASURED, PROCESS_SAMPLE
+from traceml_client.protocol.columns import DEVICE_MEMORY_SAMPLE, LOADER_SAMPLE, NOT_MEASURED, PROCESS_SAMPLE
 from traceml_daemon.diagnosis import policy
 from traceml_daemon.diagnosis.profile import (
     BACKWARD,
@@ -51,6 +51,8 @@ class RankParts:
     cells: StepCells
     spikes: SpikeFinder
     tracks: tuple[Track, ...]
+    num_workers: int
+    load_ms: float | None
     cpu_wait_share: float | None
     cpu_wait_halves: tuple[float, float] | None
 
@@ -61,12 +63,15 @@ def rank_parts(
     middle_ns = (steps.first_end_ns + steps.last_end_ns) // 2
     early = samples.cpu_wait_share(steps.first_end_ns, middle_ns)
     late = samples.cpu_wait_share(middle_ns, steps.last_end_ns)
+    num_workers, load_ms = _loading(steps, samples)
     return RankParts(
         rank=rank,
         node_rank=node_rank,
         cells=cells,
         spikes=spikes,
         tracks=tuple(_tracks(steps, samples)),
+        num_workers=num_workers,
+        load_ms=load_ms,
         cpu_wait_share=samples.cpu_wait_share(steps.first_end_ns, steps.last_end_ns),
         cpu_wait_halves=(early, late) if early is not None and late is not None else None,
     )
@@ -84,6 +89,16 @@ def run_profile(
         measured=frozenset(measured),
         has_accelerator=has_accelerator,
     )
+
+
+def _loading(steps: AttemptSteps, samples: RankSamples) -> tuple[int, float | None]:
+    """(workers, milliseconds of loading for one step, divided by the workers)."""
+    workers, batches, loading_ns, *_ = samples.values(LOADER_SAMPLE)
+    num_workers = largest(workers) or 0
+    num_steps = steps.num_completed + steps.num_skipped
+    if num_workers == 0 or num_steps == 0 or not largest(batches):
+        return num_workers, None
+    return num_workers, (largest(loading_ns) or 0) / 1e6 / num_workers / num_steps
 
 
 def _tracks(steps: AttemptSteps, samples: RankSamples) -> Iterable[Track]:
@@ -121,6 +136,8 @@ def _rank_profile(part: RankParts, node: NodeSystem | None) -> RankProfile:
         elapsed_ms=part.spikes.elapsed_ns / 1e6,
         spikes=part.spikes.spikes(),
         memory=tuple(_memory_track(track, node) for track in part.tracks),
+        num_workers=part.num_workers,
+        load_ms=part.load_ms,
         cpu_wait_share=part.cpu_wait_share,
         cpu_wait_halves=part.cpu_wait_halves,
     )

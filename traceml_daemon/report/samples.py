@@ -13,6 +13,7 @@ from traceml_client.protocol.columns import (
     DEVICE_MEMORY_SAMPLE,
     GPU_HEALTH_SAMPLE,
     GPU_SAMPLE,
+    LOADER_SAMPLE,
     NODE_SAMPLE,
     NOT_MEASURED,
     PROCESS_SAMPLE,
@@ -47,6 +48,7 @@ _KINDS: Final = (
     CGROUP_SAMPLE,
     GPU_SAMPLE,
     GPU_HEALTH_SAMPLE,
+    LOADER_SAMPLE,
 )
 
 

@@ -206,13 +206,19 @@ def _severity(found: _Candidate, num_steps: int, is_contended: bool) -> Severity
 
 
 def _evidence(run: RunProfile, blocks: Blocks, found: _Candidate) -> Iterator[str]:
-    by_rank = median(blocks.phases[:, :, found.first_cell :], axis=2)
-    others = [place for place in range(len(run.ranks)) if place not in found.ranks]
-    own = [float(median(by_rank[places, found.phase], axis=0)) for places in (list(found.ranks), others)]
-    yield f"{OWN_PHASES[found.phase]}: {milliseconds(own[0])} there, {milliseconds(own[1])} on the others"
-    waits = [float(median(by_rank[places, WAITING], axis=0)) for places in (list(found.ranks), others)]
-    if waits[1] > waits[0]:
-        yield f"the others wait {milliseconds(waits[1])} a step in their backward, it waits {milliseconds(waits[0])}"
+    is_slow = np.isin(np.arange(len(run.ranks)), found.ranks)
+    if found.kind == "INPUT_STRAGGLER":  # it comes in bursts: medians of single steps say little
+        loads = np.array([np.nan if rank.load_ms is None else rank.load_ms for rank in run.ranks])
+        theirs, others = (float(median(loads[places], axis=0)) for places in (is_slow, ~is_slow))
+        if theirs > 0 and others > 0:
+            yield f"workers load {milliseconds(theirs)} for a step there, {milliseconds(others)} on the others"
+    else:
+        by_rank = median(blocks.phases[:, :, found.first_cell :], axis=2)
+        theirs, others = (float(median(by_rank[places, found.phase], axis=0)) for places in (is_slow, ~is_slow))
+        yield f"{OWN_PHASES[found.phase]}: {milliseconds(theirs)} there, {milliseconds(others)} on the others"
+        theirs, others = (float(median(by_rank[places, WAITING], axis=0)) for places in (is_slow, ~is_slow))
+        if others > theirs:
+            yield f"the others wait {milliseconds(others)} a step in their backward, it waits {milliseconds(theirs)}"
     if _is_loading_unknown(run, found):
         yield "its workers' loading was not timed: the others may be hardly quicker, with batches ready in time"
     elif not found.is_clear:

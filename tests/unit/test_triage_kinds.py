@@ -212,6 +212,13 @@ PermissionError: [Errno 13] Permission denied: './launch.sh'
         ("[1]<stderr>:Traceback (most recent call last):\n[1]<stderr>:  File \"a.py\", line 3\n"
          "[1]<stderr>:ValueError: x\n",
          "python_exception", 1),
+        ("kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
+         "[rank0]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited\n"
+         + failed(1, 0, 801), "gpu_hardware", None),
+        ("INFO job stalled? checking\n[rank1]: ValueError: bad\n" + failed(1, 1, 5001), "python_exception", 1),
+        ("step 100 loss 1\nSending process 801 closing signal SIGTERM\n", "insufficient_evidence", None),
+        ("[rank0]: OSError: [Errno 28] No space left on device, attempt 1 of 3\n[rank1]: ValueError: bad\n",
+         "python_exception", 1),
         ("sample: 'Segmentation fault (core dumped) means that'\n" + failed(-9, 1, 5001), "sigkill_unattributed", 1),
         ("  + Exception Group Traceback (most recent call last):\n  | ExceptionGroup: in a group (1 sub-exception)\n"
          "    | Traceback (most recent call last):\n    |   File \"a.py\", line 3, in f\n    | ValueError: bad\n",

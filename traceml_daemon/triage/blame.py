@@ -50,7 +50,7 @@ def _blame_causes(found: Findings) -> Verdict | None:
     if not any(cause.is_stated for cause in stops) and (_has_failed_task(found) or _has_waited(found)):
         stops = []
     first_stop = min(stops, key=lambda cause: cause.order, default=None)
-    if first_stop is not None:
+    if first_stop is not None and (first_stop.is_stated or first_stop.category != "hang"):
         causes = [cause for cause in causes if not _is_after(cause.place, first_stop)]
     originals = [cause for cause in causes if cause.tier <= Tier.FABRIC]
     originals = [cause for cause in originals if not _is_of_others(cause, found)] or originals
@@ -167,7 +167,7 @@ def _without_cause(found: Findings) -> Verdict:
     first = first_end(found.unexplained_ends())
     if lost and (first is None or not found.ends):
         return Verdict("collateral_only", "unknown", evidence=[cause.place for cause in lost[:4]])
-    if found.ends or seen.wrappers or seen.exits or lost:
+    if found.ends or seen.wrappers or seen.exits or lost or seen.signals:
         is_stopped = bool(seen.exits) and all(signal_of(one.code) == 15 for one in seen.exits) and not found.ends
         category = "sigterm_unattributed" if is_stopped else "insufficient_evidence"
         verdict = Verdict(category, "unknown", first.rank if first else None)
@@ -175,6 +175,7 @@ def _without_cause(found: Findings) -> Verdict:
         ends = [first] if first is not None else found.ends[:3]
         verdict.evidence = [place for end in ends for place in places_of(end)]
         verdict.evidence = verdict.evidence or [one.place for one in seen.exits[:2]] or seen.wrappers[:1]
+        verdict.evidence = verdict.evidence or [one.place for one in seen.signals[:2]]
         return verdict
     if seen.suspects or not seen.progress:
         return Verdict("insufficient_evidence", "unknown", evidence=seen.suspects[:3])

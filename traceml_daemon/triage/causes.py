@@ -53,6 +53,7 @@ _TIERS: Final = {
 }
 _MILD: Final = re.compile(r"\b(?:WARNING|(?<!NCCL )WARN|INFO|DEBUG|\w+Warning)\b")
 """A level at which a program says what it goes on after."""
+_RETRIED: Final = re.compile(r"(?i)\bretry|\battempt \d|\bfall(?:ing)? back|\bskipp(?:ing|ed)|\bwill try")
 _IN_GROUP: Final = re.compile(r"\[(?:PG (?:0|ID 0 PG GUID 0(?:\(default_pg\))?) )?Rank (\d{1,6})\]")
 _WRAPPERS: Final = frozenset(
     {
@@ -157,8 +158,13 @@ def classify(raised: Raised) -> Cause:
         raised=raised,
         support=[raised.place] if raised.place != place else [],
         tier=tier_of(category),
-        is_weak=raised.is_in_thread,
+        is_weak=raised.is_in_thread or _is_retried(raised),
     )
+
+
+def _is_retried(raised: Raised) -> bool:
+    """A line like an exception, without a traceback, that says how it went on."""
+    return not raised.has_header and not raised.frames and _RETRIED.search(raised.message) is not None
 
 
 def best_hit(hits: list[Hit]) -> Hit | None:

@@ -13,10 +13,12 @@ from traceml_daemon.triage.reader import is_agents
 
 _EXIT_LINES: Final = frozenset({"bad_cli_args", "file_not_found", "import_error"})
 """Python and argparse say these in a line without a traceback, and exit."""
-_PID: Final = re.compile(r"(?:\b(?:pid|PID|[Pp]rocess|task)[\s:='\"]*|^\[?[A-Za-z][\w.-]*:)(\d{2,10})\b")
+_PID: Final = re.compile(
+    r"(?:\b(?:pid|PID|[Pp]rocess)[\s:='\"(]*(\d{2,10})\b|^\[?[A-Za-z][\w.-]*:(\d{2,10}) ?:\d+(?=[: ]))"
+)
 """`Killed process 4711 (python)`, `pid=4711`, `node-a:4711:4712 [0] NCCL WARN`."""
 _SIGNALS: Final = {"host_oom_kill": 9, "bus_error_shm": 7, "segfault": 11, "illegal_instruction": 4}
-_OF_DEVICE: Final = re.compile(r"CUDA error|cuda error|Xid|ECC|NCCL|cuDNN|CUBLAS|AcceleratorError")
+_OF_DEVICE: Final = re.compile(r"CUDA error|cuda error|Xid|ECC|cuDNN|CUBLAS|AcceleratorError")
 
 
 def _is_a_ranks(cause: Cause) -> bool:
@@ -79,11 +81,13 @@ def _of_line(cause: Cause, causes: list[Cause], ends: list[End]) -> int | None:
 
 
 def _pids(text: str) -> set[int]:
-    return {int(pid) for pid in _PID.findall(text)}
+    return {int(found[1] or found[2]) for found in _PID.finditer(text)}
 
 
 def _is_same(cause: Cause, other: Cause) -> bool:
     """Whether an exception is what that line or record led to."""
+    if is_consequence(other):
+        return False
     if cause.category == "gpu_hardware" and other.raised is not None:
         return _OF_DEVICE.search(f"{other.raised.type} {other.raised.message}") is not None
     return other.category == cause.category

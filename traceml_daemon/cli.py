@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -61,8 +61,12 @@ def serve(
     tls_ca: Annotated[str | None, _option("tls-ca", "FILE", "for ranks; of no meaning here [default: none]")] = None,
 ) -> None:
     """The aggregator alone, for direct python and torchrun launches, systemd and sidecars."""
-    flags = {name.replace("_", "-"): value for name, value in locals().items()}
-    from traceml_daemon import replacing, run_dirs, serve_options
+    _become_daemon({name.replace("_", "-"): value for name, value in locals().items()})
+
+
+def _become_daemon(flags: Mapping[str, str | None]) -> None:
+    from traceml_daemon import serve_options
+    from traceml_daemon.run import replacing, run_dirs
 
     folder = Path.cwd()
     config, token_file_path = serve_options.build_serve_config(
@@ -91,7 +95,7 @@ def finalize_command(
     ] = "aggregator_died",
 ) -> None:
     """Makes the reports of a run whose daemon is gone, from its database, its recorders and its nodes' reports."""
-    from traceml_daemon.offline import finalize, parse_reason
+    from traceml_daemon.run.offline import finalize, parse_reason
 
     finalize(run_dir, reason=parse_reason(reason))
 
@@ -110,7 +114,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 def look_at_runs(arguments: Sequence[str]) -> int:
     """`traceml status|view|...`: a run that is not there, or cannot be read, is a wrong usage."""
-    from traceml_daemon import run_commands
+    from traceml_daemon.commands import run_commands
 
     return _run(run_commands.app, arguments, prog_name="traceml", exit_failed=EXIT_USAGE)
 

@@ -27,11 +27,11 @@ from traceml_daemon.clock import LoopClock
 from traceml_daemon.config import RunConfig
 from traceml_daemon.core import events as ev
 from traceml_daemon.errors import CannotStart
-from traceml_daemon.rejections import Rejections
-from traceml_daemon.run_manifest import lease_holder, start_ticks
-from traceml_daemon.runs import Runs
-from traceml_daemon.server import MAX_CONNECTIONS, Server
-from traceml_daemon.session import Session
+from traceml_daemon.peers.rejections import Rejections
+from traceml_daemon.peers.server import MAX_CONNECTIONS, Server
+from traceml_daemon.run.run_manifest import lease_holder, start_ticks
+from traceml_daemon.run.runs import Runs
+from traceml_daemon.run.session import Session
 
 if TYPE_CHECKING:
     import ssl

@@ -17,13 +17,13 @@ from traceml_daemon.clock import LoopClock
 from traceml_daemon.config import ServeConfig
 from traceml_daemon.errors import CannotStart
 from traceml_daemon.notify import ServiceManager
-from traceml_daemon.rejections import Rejections
-from traceml_daemon.replacing import read_config
-from traceml_daemon.run_manifest import lease_holder
-from traceml_daemon.served_runs import ServedRuns
-from traceml_daemon.server import Server
+from traceml_daemon.peers.rejections import Rejections
+from traceml_daemon.peers.server import Server
+from traceml_daemon.run.replacing import read_config
+from traceml_daemon.run.run_manifest import lease_holder
+from traceml_daemon.run.served_runs import ServedRuns
+from traceml_daemon.run.session import Session
 from traceml_daemon.service import max_connections, prepare_process, run_loop, server_tls, stop_on_signals
-from traceml_daemon.session import Session
 
 _CLOSING_S: Final = 10.0
 """From the last report to the exit, for the service manager."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from traceml_client.protocol.errors import ConfigError
-from traceml_launch.options import suggestion
+from traceml_launch.commandline.options import suggestion
 
 EXIT_USAGE = 2
 OFFLINE_COMMANDS = {
@@ -51,7 +51,7 @@ def run_main() -> int:
 
 def run_command(words: Sequence[str]) -> int:
     """`traceml run`: returns training's exit code, or 2 with one line where the usage is wrong."""
-    from traceml_launch import preparation
+    from traceml_launch.commandline import preparation
 
     try:
         config = preparation.prepare(words)

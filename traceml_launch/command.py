@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from traceml_client.protocol import environ as names
-from traceml_launch.config import LaunchConfig, Target
+from traceml_launch.commandline.config import LaunchConfig, Target
 
 _PYTHON_MODULE = ("-P", "-m")
 """Without the working directory on `sys.path`: a user's own `queue.py` there is for the script, not for us."""

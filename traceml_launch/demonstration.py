@@ -8,8 +8,8 @@ from pathlib import Path
 
 from traceml_client.protocol import environ
 from traceml_launch import cli
-from traceml_launch.options import suggestion
-from traceml_launch.preparation import new_run_name
+from traceml_launch.commandline.options import suggestion
+from traceml_launch.commandline.preparation import new_run_name
 
 FAULTS = ("crash", "kill")
 LATER_FAULTS = ("hang",)

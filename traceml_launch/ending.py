@@ -12,16 +12,17 @@ from typing import Final
 
 from traceml_client.protocol import messages
 from traceml_client.protocol.node import NodeReport, ProcessLeft
-from traceml_launch import node_report, processes
-from traceml_launch.closing import Closing, close_run
-from traceml_launch.handing_in import tail_messages
-from traceml_launch.leftovers import Leftovers
+from traceml_launch.aggregator.closing import Closing, close_run
+from traceml_launch.aggregator.handing_in import tail_messages
+from traceml_launch.folder.placement import Place
 from traceml_launch.node import Node
-from traceml_launch.node_report import NodeFacts
 from traceml_launch.outcome import TrainingEnd, exit_code_of, final_lines
-from traceml_launch.placement import Place
-from traceml_launch.reaping import Reaping
-from traceml_launch.torchrun_table import parse_table
+from traceml_launch.ranks import node_report
+from traceml_launch.ranks.node_report import NodeFacts
+from traceml_launch.ranks.torchrun_table import parse_table
+from traceml_launch.system import processes
+from traceml_launch.system.leftovers import Leftovers
+from traceml_launch.system.reaping import Reaping
 
 DRAIN_QUIET_S: Final = 0.2
 DRAIN_LIMIT_S: Final = 1.0

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 from traceml_client.protocol.manifest import LeaseHolder
-from traceml_launch import processes
+from traceml_launch.system import processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

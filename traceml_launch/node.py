@@ -11,24 +11,25 @@ from typing import Final
 from traceml_client.protocol import messages
 from traceml_client.protocol.errors import ProtocolError, Refused
 from traceml_client.protocol.handover import HandoverRequest
-from traceml_launch import shared_token, worker_files
-from traceml_launch.config import LaunchConfig
-from traceml_launch.console import Console
-from traceml_launch.foreground import Foreground
-from traceml_launch.handing_in import HandingIn
-from traceml_launch.handover import GrantFacts
+from traceml_launch.aggregator.handing_in import HandingIn
+from traceml_launch.aggregator.telemetry import Telemetry
+from traceml_launch.commandline.config import LaunchConfig
+from traceml_launch.folder import shared_token
+from traceml_launch.folder.placement import Place, Placement
+from traceml_launch.folder.run_folder import RunFolder
 from traceml_launch.identity import LauncherIdentity
-from traceml_launch.kernel_evidence import KernelEvidence
-from traceml_launch.placement import Place, Placement
-from traceml_launch.run_folder import RunFolder
+from traceml_launch.output.console import Console
+from traceml_launch.output.foreground import Foreground
+from traceml_launch.output.streams import NodeStreams, StreamName, TailBuffer
+from traceml_launch.output.terminal import TerminalWriter
+from traceml_launch.ranks import worker_files
+from traceml_launch.ranks.handover import GrantFacts
+from traceml_launch.ranks.torchrun_table import TAIL_BYTES
+from traceml_launch.ranks.workers import Worker, WorkerTable
 from traceml_launch.stop_plan import StopPlan
-from traceml_launch.streams import NodeStreams, StreamName, TailBuffer
-from traceml_launch.telemetry import Telemetry
-from traceml_launch.terminal import TerminalWriter
-from traceml_launch.torchrun_table import TAIL_BYTES
+from traceml_launch.system.kernel_evidence import KernelEvidence
+from traceml_launch.system.warden import Warden
 from traceml_launch.training import Training
-from traceml_launch.warden import Warden
-from traceml_launch.workers import Worker, WorkerTable
 
 WELCOME_S: Final = 5.0
 """Between the ready line of our own daemon and its welcome."""

@@ -19,17 +19,20 @@ from typing import Any, Final
 from traceml_client.protocol import environ, messages, proof
 from traceml_client.protocol.errors import ConfigError, ProtocolError, Refused
 from traceml_client.protocol.messages import Welcome
-from traceml_launch import command, ending, own_daemon, ownership, peer_folder, prctl, run_folder, shared_token
-from traceml_launch.config import LaunchConfig
-from traceml_launch.daemon_process import DaemonProcess
-from traceml_launch.handover import HandoverServer
+from traceml_launch import command, ending
+from traceml_launch.aggregator import own_daemon
+from traceml_launch.aggregator.daemon_process import DaemonProcess
+from traceml_launch.aggregator.lease_keeping import hold_between, keep_lease
+from traceml_launch.commandline.config import LaunchConfig
+from traceml_launch.folder import ownership, peer_folder, run_folder, shared_token
+from traceml_launch.folder.run_folder import RunFolder
 from traceml_launch.identity import LauncherIdentity
-from traceml_launch.lease_keeping import hold_between, keep_lease
 from traceml_launch.node import Assignment, Node
-from traceml_launch.run_folder import RunFolder
-from traceml_launch.signals import SignalDesk
-from traceml_launch.torchrun_process import TorchrunProcess
-from traceml_launch.warden import Warden, Watch
+from traceml_launch.ranks.handover import HandoverServer
+from traceml_launch.system import prctl
+from traceml_launch.system.signals import SignalDesk
+from traceml_launch.system.torchrun_process import TorchrunProcess
+from traceml_launch.system.warden import Warden, Watch
 
 EXIT_NO_TELEMETRY: Final = 1
 """`--on-missing-aggregator raise`: refused before training."""

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Final
 
 from traceml_client.protocol import messages
-from traceml_launch import pidfds
-from traceml_launch.foreground import Foreground
+from traceml_launch.aggregator.telemetry import Telemetry
+from traceml_launch.output.foreground import Foreground
+from traceml_launch.ranks.worker_tracker import WorkerTracker
+from traceml_launch.ranks.workers import WorkerTable
 from traceml_launch.stop_plan import StopPlan
-from traceml_launch.telemetry import Telemetry
-from traceml_launch.torchrun_process import TorchrunProcess
-from traceml_launch.worker_tracker import WorkerTracker
-from traceml_launch.workers import WorkerTable
+from traceml_launch.system import pidfds
+from traceml_launch.system.torchrun_process import TorchrunProcess
 
 REAPED_S: Final = 0.2
 """torchrun reaps its workers before it exits; their descriptors tell it a moment later at the most."""

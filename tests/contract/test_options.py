@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from traceml_launch import cli, help_text, preparation, toml_file, torchrun_options
-from traceml_launch.arguments import split
-from traceml_launch.installed_torchrun import declared_options
-from traceml_launch.job_environment import JobEnvironment
-from traceml_launch.layers import Layers
-from traceml_launch.options import BY_KEY, BY_SPELLING, OPTIONS, Option, documented
+from traceml_launch import cli
+from traceml_launch.commandline import help_text, preparation, toml_file, torchrun_options
+from traceml_launch.commandline.arguments import split
+from traceml_launch.commandline.installed_torchrun import declared_options
+from traceml_launch.commandline.job_environment import JobEnvironment
+from traceml_launch.commandline.layers import Layers
+from traceml_launch.commandline.options import BY_KEY, BY_SPELLING, OPTIONS, Option, documented
 
 CONTRACT_DEFAULTS = {
     "--nproc-per-node": "1",

@@ -6,7 +6,7 @@ import re
 
 from tests.contract.tree import ROOT
 from traceml_client.protocol import environ
-from traceml_launch.options import OPTIONS
+from traceml_launch.commandline.options import OPTIONS
 
 README = (ROOT / "README.md").read_text()
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.test_run_commands import Shown
-from traceml_daemon import catalog, explaining
 from traceml_daemon.cli import look_at_runs
-from traceml_daemon.explaining import ExplainedEnding
+from traceml_daemon.commands import explaining
+from traceml_daemon.commands.explaining import ExplainedEnding
+from traceml_daemon.log_files import catalog
 from traceml_launch import cli as front_door
 
 ENTRIES = catalog.load_catalog()

@@ -15,9 +15,9 @@ from tests.harness.until import until
 from tests.harness.wire import Wire
 from traceml_client.protocol import messages
 from traceml_client.protocol.frames import MAX_FRAME_BYTES
-from traceml_daemon.allowance import Allowance
-from traceml_daemon.arrivals import Arrivals
-from traceml_daemon.half_frames import MAX_AGE_S
+from traceml_daemon.peers.allowance import Allowance
+from traceml_daemon.peers.arrivals import Arrivals
+from traceml_daemon.peers.half_frames import MAX_AGE_S
 
 
 async def test_a_silent_stranger_has_five_seconds(run_dir: Path) -> None:

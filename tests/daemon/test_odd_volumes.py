@@ -22,8 +22,8 @@ from tests.harness.until import until
 from tests.harness.wire import Wire
 from tests.promises.steps import count_steps
 from traceml_client.protocol.manifest import Manifest
-from traceml_daemon import database
-from traceml_daemon.remains import collect
+from traceml_daemon.run.remains import collect
+from traceml_daemon.storage import database
 
 TOKEN = "a secret"
 

@@ -17,9 +17,9 @@ from tests.harness.wire import Wire
 from traceml_client.protocol import ring
 from traceml_client.protocol.launch import RECORDER_FILE, layout_rank_dir
 from traceml_client.protocol.manifest import read_manifest
-from traceml_daemon.database import read_recovered
-from traceml_daemon.remains import collect
-from traceml_daemon.rows import INTERRUPTED_NS
+from traceml_daemon.run.remains import collect
+from traceml_daemon.storage.database import read_recovered
+from traceml_daemon.storage.rows import INTERRUPTED_NS
 
 TOKEN = "a secret"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.harness.daemon_process import launch_order, run_daemon_command, supervised_daemon
 from tests.harness.sim_node import SimNode, rank_end
 from tests.harness.sim_rank import SimRank
-from traceml_daemon.run_manifest import start_ticks
+from traceml_daemon.run.run_manifest import start_ticks
 
 TOKEN = "a secret"
 

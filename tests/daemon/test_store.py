@@ -21,9 +21,9 @@ from traceml_client.protocol import codec
 from traceml_client.protocol.columns import STEP_STREAM
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.messages import Records
-from traceml_daemon.chunks import Chunk
-from traceml_daemon.rows import IncarnationRow, StreamTotals
-from traceml_daemon.store import Store
+from traceml_daemon.storage.chunks import Chunk
+from traceml_daemon.storage.rows import IncarnationRow, StreamTotals
+from traceml_daemon.storage.store import Store
 
 TOKEN = "a secret"
 

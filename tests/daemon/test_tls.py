@@ -17,7 +17,7 @@ from tests.harness.wire import Wire
 from traceml_client.protocol import messages
 from traceml_client.protocol.errors import ConfigError
 from traceml_client.protocol.tls import MAX_HANDSHAKE_BYTES, TlsTrust, client_context, server_context
-from traceml_daemon.server import HANDSHAKE_TIMEOUT_S
+from traceml_daemon.peers.server import HANDSHAKE_TIMEOUT_S
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ import msgspec
 import pytest
 
 from traceml_client.protocol.node import NODE_SCHEMA_VERSION, NodeReport
-from traceml_daemon import catalog
 from traceml_daemon.cli import look_at_runs
+from traceml_daemon.log_files import catalog
 from traceml_daemon.report.form import Evidence, FailureReport, TorchrunView
 from traceml_daemon.triage.entry import CatalogEntry, CheckKind
 from traceml_daemon.verify import ports

@@ -17,11 +17,11 @@ from traceml_client.protocol.launch import AGGREGATOR_DIR, DATABASE_FILE
 from traceml_client.protocol.manifest import LeaseHolder, Manifest, read_manifest
 from traceml_daemon.clock import Clock, LoopClock
 from traceml_daemon.config import RunConfig, ServeConfig
-from traceml_daemon.rejections import Rejections
-from traceml_daemon.runs import Runs
-from traceml_daemon.served_runs import ServedRuns
-from traceml_daemon.server import Server
-from traceml_daemon.session import Session
+from traceml_daemon.peers.rejections import Rejections
+from traceml_daemon.peers.server import Server
+from traceml_daemon.run.runs import Runs
+from traceml_daemon.run.served_runs import ServedRuns
+from traceml_daemon.run.session import Session
 
 HOLDER = LeaseHolder(host="here", pid=1, start_ticks=1)
 

@@ -19,7 +19,7 @@ import msgspec
 from tests.harness.torchrun import clean_environment
 from traceml_client.protocol.launch import AGGREGATOR_DIR, DaemonLaunch
 from traceml_client.protocol.manifest import Manifest, read_manifest
-from traceml_daemon.run_manifest import start_ticks
+from traceml_daemon.run.run_manifest import start_ticks
 
 WITHIN_S = 20.0
 _OWN_START_TICKS = start_ticks(os.getpid())

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traceml_client.protocol import columns
-from traceml_daemon import schema
 from traceml_daemon.core.events import Incarnation
-from traceml_daemon.rows import IncarnationRow
+from traceml_daemon.storage import schema
+from traceml_daemon.storage.rows import IncarnationRow
 
 MS = 1_000_000
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from traceml_launch.arguments import split
-from traceml_launch.config import LaunchConfig
-from traceml_launch.settings import Surroundings, build
+from traceml_launch.commandline.arguments import split
+from traceml_launch.commandline.config import LaunchConfig
+from traceml_launch.commandline.settings import Surroundings, build
 
 FOLDER = Path("/somewhere")
 """The working directory of these launches; nothing is ever read or written there."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.torchrun import RunFolder, RunningCommand, start
-from traceml_launch import processes
+from traceml_launch.system import processes
 
 REPOSITORY = Path(__file__).parents[2]
 RUN_NAME = "stub"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from traceml_client.protocol.errors import ConfigError
 from traceml_launch import supervise
-from traceml_launch.config import LaunchConfig, Target
+from traceml_launch.commandline.config import LaunchConfig, Target
 
 
 def main() -> int:

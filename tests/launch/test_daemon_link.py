@@ -16,7 +16,7 @@ from traceml_client.protocol import codec, messages
 from traceml_client.protocol.errors import Refused, VersionMismatch
 from traceml_client.protocol.node import NODE_SCHEMA_VERSION, NodeReport
 from traceml_daemon.core.events import Incarnation
-from traceml_launch.daemon_link import DaemonLink
+from traceml_launch.aggregator.daemon_link import DaemonLink
 
 
 def hello_of(*, node_rank: int = 0, is_owner: bool = True) -> Callable[[], messages.NodeHello]:

@@ -17,7 +17,7 @@ import pytest
 from tests.harness.processes import MARK, find_marked, signal_marked, wait_until
 from tests.harness.torchrun import clean_environment
 from tests.launch.launcher import REPOSITORY, launcher_argv, run_folder, workers
-from traceml_launch import processes
+from traceml_launch.system import processes
 
 TICKS = """
 import time

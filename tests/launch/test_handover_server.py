@@ -15,10 +15,10 @@ import pytest
 from tests.harness.until import until
 from tests.launch.launcher import REPOSITORY
 from traceml_client.protocol.handover import HandoverRequest
-from traceml_launch.handover import GrantFacts, HandoverServer
-from traceml_launch.streams import NodeStreams
-from traceml_launch.terminal import TerminalWriter
-from traceml_launch.workers import Worker, WorkerTable
+from traceml_launch.output.streams import NodeStreams
+from traceml_launch.output.terminal import TerminalWriter
+from traceml_launch.ranks.handover import GrantFacts, HandoverServer
+from traceml_launch.ranks.workers import Worker, WorkerTable
 
 
 @dataclass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from signal import SIGKILL, SIGTERM, Signals
 
-from traceml_launch.leftovers import GIVE_UP_S, TERM_TO_KILL_S, Leftovers
-from traceml_launch.processes import ProcessStat
+from traceml_launch.system.leftovers import GIVE_UP_S, TERM_TO_KILL_S, Leftovers
+from traceml_launch.system.processes import ProcessStat
 
 LAUNCHER_SESSION, RANK_SESSION, OWN_SESSION = 10, 20, 30
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from traceml_launch.logfile import CappedLog, WholeLog, open_log, read_tail
+from traceml_launch.output.logfile import CappedLog, WholeLog, open_log, read_tail
 
 
 @given(st.lists(st.binary(max_size=40), max_size=12), st.integers(2, 60))

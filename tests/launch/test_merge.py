@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceml_launch.merge import MAX_HELD_BYTES, LineMerger
+from traceml_launch.output.merge import MAX_HELD_BYTES, LineMerger
 
 LINE = st.text("ab\r", max_size=4).map(lambda text: text.encode() + b"\n")
 

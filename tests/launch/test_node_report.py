@@ -18,11 +18,11 @@ from traceml_client.protocol.handover import HandoverRequest
 from traceml_client.protocol.messages import NodeEnded
 from traceml_client.protocol.node import RankError
 from traceml_client.recorder import Recorder
-from traceml_launch import node_report, recorders
-from traceml_launch.node_report import NodeFacts
-from traceml_launch.ring_memory import RingMemory
-from traceml_launch.torchrun_table import TorchrunTable
-from traceml_launch.workers import Worker
+from traceml_launch.ranks import node_report, recorders
+from traceml_launch.ranks.node_report import NodeFacts
+from traceml_launch.ranks.ring_memory import RingMemory
+from traceml_launch.ranks.torchrun_table import TorchrunTable
+from traceml_launch.ranks.workers import Worker
 
 FACTS = NodeFacts(
     run_name="run", run_id="id", node_index=0, host="here", launcher_pid=1, started_ns=1, ended_ns=2, return_code=1

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness.processes import wait_until
-from traceml_launch import pidfds, processes
+from traceml_launch.system import pidfds, processes
 
 PARENT = """
 import os, sys

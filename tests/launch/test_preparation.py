@@ -10,9 +10,9 @@ import pytest
 
 from traceml_client.protocol.errors import ConfigError
 from traceml_client.protocol.token_file import read_token_file
-from traceml_launch.config import LaunchConfig
-from traceml_launch.preparation import new_run_name, prepare
-from traceml_launch.values import is_run_name
+from traceml_launch.commandline.config import LaunchConfig
+from traceml_launch.commandline.preparation import new_run_name, prepare
+from traceml_launch.commandline.values import is_run_name
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,9 @@ from traceml_client.protocol import manifest
 from traceml_client.protocol.errors import ConfigError
 from traceml_client.protocol.launch import layout_node_dir
 from traceml_client.protocol.node import NODE_SCHEMA_VERSION, NodeReport
-from traceml_launch import peer_folder, run_folder
-from traceml_launch.config import LaunchConfig, Target
-from traceml_launch.run_folder import RunFolder, confirm, release, reserve, state_of
+from traceml_launch.commandline.config import LaunchConfig, Target
+from traceml_launch.folder import peer_folder, run_folder
+from traceml_launch.folder.run_folder import RunFolder, confirm, release, reserve, state_of
 
 NOW_NS = 1_800_000_000_000_000_000
 LEASE_NS = int(manifest.LEASE_S * 1_000_000_000)

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.harness.until import until
-from traceml_launch import streams as streams_module
-from traceml_launch.streams import NodeStreams, StreamName, TailBuffer
-from traceml_launch.terminal import TerminalWriter
+from traceml_launch.output import streams as streams_module
+from traceml_launch.output.streams import NodeStreams, StreamName, TailBuffer
+from traceml_launch.output.terminal import TerminalWriter
 
 Terminals = dict[StreamName, TerminalWriter]
 

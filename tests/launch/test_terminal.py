@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness.processes import wait_until
-from traceml_launch.terminal import TerminalWriter
+from traceml_launch.output.terminal import TerminalWriter
 
 STALL_S = 0.05
 FAR_OVER_A_PIPE = 1 << 20

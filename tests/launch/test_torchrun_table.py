@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceml_launch.torchrun_table import TorchrunTable, parse_table
+from traceml_launch.ranks.torchrun_table import TorchrunTable, parse_table
 
 SUMMARY = b"""\
 [rank0]: Traceback (most recent call last):

@@ -22,7 +22,7 @@ from tests.harness.sim_job import SimJob
 from tests.launch.launcher import child_pid, launch, run_folder, workers
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.manifest import read_manifest
-from traceml_daemon.run_status import read_status
+from traceml_daemon.run.run_status import read_status
 
 STEPS_THEN_WAITS = """
 import os, time

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 import msgspec
 from traceml_client.protocol import manifest
-from traceml_daemon.run_files import write_json
+from traceml_daemon.run.run_files import write_json
 
 folder, first, end = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 kept = manifest.read_manifest(folder)
@@ -32,8 +32,8 @@ FIRST = """
 import sys
 from pathlib import Path
 from traceml_daemon.config import RunConfig
-from traceml_daemon.run_files import write_json
-from traceml_daemon.run_manifest import first_manifest, write_with_artifacts
+from traceml_daemon.run.run_files import write_json
+from traceml_daemon.run.run_manifest import first_manifest, write_with_artifacts
 
 folder = Path(sys.argv[1])
 write_with_artifacts(folder, first_manifest(RunConfig(run_name="r", run_id="0", run_dir=folder), is_authenticated=True))

@@ -18,7 +18,7 @@ from blockbuster import BlockingError
 from tests.harness.daemon_process import serve_process
 from tests.harness.sim_rank import SimRank
 from tests.harness.torchrun import clean_environment
-from traceml_daemon.run_files import write_json
+from traceml_daemon.run.run_files import write_json
 
 TOKEN = "a secret"
 STEPS_PER_S = 100_000

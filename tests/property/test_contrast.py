@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceml_daemon.sign_files import load_book
+from traceml_daemon.log_files.sign_files import load_book
 from traceml_daemon.triage.contrast import MAX_LINES, MAX_SHAPES, WORDS, Contrast, Odd, shape_of
 from traceml_daemon.triage.screen import build_screen
 

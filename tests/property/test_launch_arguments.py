@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceml_launch.arguments import SEPARATORS, split
-from traceml_launch.options import BY_SPELLING, OPTIONS
+from traceml_launch.commandline.arguments import SEPARATORS, split
+from traceml_launch.commandline.options import BY_SPELLING, OPTIONS
 
 OURS_BEHIND = {spelling for spelling, option in BY_SPELLING.items() if not option.is_extra}
 

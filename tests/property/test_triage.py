@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceml_daemon.sign_files import load_book
+from traceml_daemon.log_files.sign_files import load_book
 from traceml_daemon.triage.blame import judge
 from traceml_daemon.triage.observations import Observations
 from traceml_daemon.triage.reader import LogReader, wanted_words

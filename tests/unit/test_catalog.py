@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from traceml_daemon import catalog
-from traceml_daemon.sign_files import load_book
+from traceml_daemon.log_files import catalog
+from traceml_daemon.log_files.sign_files import load_book
 from traceml_daemon.triage.blame import judge
 from traceml_daemon.triage.entry import FAMILIES, BadEntry, CatalogEntry, parse_entry
 from traceml_daemon.triage.observations import Observations
@@ -146,7 +146,7 @@ def test_an_entry_without_a_field_is_refused_by_the_name_of_the_field() -> None:
 
 def test_tables_for_the_log_text_below_an_entry_do_not_disturb() -> None:
     name = "cuda_oom"
-    text = (Path(catalog.__file__).parent / "triage" / "catalog" / f"{name}.toml").read_text()
+    text = (Path(catalog.__file__).parents[1] / "triage" / "catalog" / f"{name}.toml").read_text()
     assert parse_entry(text + '\n[[signs]]\npattern = "x"\n\n[[positive]]\ntext = "y"\n') == ENTRIES[name]
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from traceml_daemon import sign_files
-from traceml_daemon.sign_files import load_book
+from traceml_daemon.log_files import sign_files
+from traceml_daemon.log_files.sign_files import load_book
 from traceml_daemon.triage.blame import judge
 from traceml_daemon.triage.observations import Observations
 from traceml_daemon.triage.reader import LogReader
 from traceml_daemon.triage.signs import BadSign, parse_sign
 from traceml_daemon.triage.verdict import Verdict
 
-FILES = sorted((Path(sign_files.__file__).parent / "triage" / "catalog").glob("*.toml"))
+FILES = sorted((Path(sign_files.__file__).parents[1] / "triage" / "catalog").glob("*.toml"))
 DOCUMENTS: dict[str, dict[str, Any]] = {path.stem: tomllib.loads(path.read_text()) for path in FILES}
 
 

@@ -17,7 +17,7 @@ from traceml_client.protocol.manifest import Manifest, write_manifest
 from traceml_daemon.report import json_schema
 from traceml_daemon.report.compare import compare
 from traceml_daemon.report.compare_form import Comparison
-from traceml_daemon.run_manifest import first_manifest
+from traceml_daemon.run.run_manifest import first_manifest
 from traceml_launch import cli
 
 NUM_PAIRS = 20

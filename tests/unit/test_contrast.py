@@ -12,9 +12,9 @@ import pytest
 from tests.harness.facts import Rank, node_report, run_facts
 from tests.unit.test_manifest import MANIFEST
 from traceml_client.protocol.manifest import write_manifest
+from traceml_daemon.log_files.sign_files import load_book
 from traceml_daemon.report.form import FailureReport
 from traceml_daemon.report.write import write_reports
-from traceml_daemon.sign_files import load_book
 from traceml_daemon.triage.contrast import Contrast, shape_of
 from traceml_launch import cli
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceml_client.protocol import columns
-from traceml_daemon.chunks import MAX_JOINED, Chunk, join_neighbours
+from traceml_daemon.storage.chunks import MAX_JOINED, Chunk, join_neighbours
 
 lengths = st.lists(st.integers(1, 400), min_size=1, max_size=12)
 

@@ -10,11 +10,11 @@ from traceml_client.protocol.errors import ConfigError
 from traceml_client.protocol.manifest import RecordCounts
 from traceml_client.protocol.node import RankEnd
 from traceml_daemon.config import check_run_name
-from traceml_daemon.flow import FlowControl
-from traceml_daemon.node_ending import why_no_marker
-from traceml_daemon.rejections import MAX_PEERS, Rejections
+from traceml_daemon.peers.flow import FlowControl
+from traceml_daemon.peers.node_ending import why_no_marker
+from traceml_daemon.peers.rejections import MAX_PEERS, Rejections
 from traceml_daemon.serve_options import build_serve_config
-from traceml_daemon.volume import file_system_type, is_network_volume
+from traceml_daemon.storage.volume import file_system_type, is_network_volume
 
 MOUNTS = """\
 22 1 252:0 / / rw,relatime shared:1 - ext4 /dev/vda rw

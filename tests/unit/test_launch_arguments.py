@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from traceml_client.protocol.errors import ConfigError
-from traceml_launch.arguments import CommandLine, split
-from traceml_launch.options import OPTIONS
+from traceml_launch.commandline.arguments import CommandLine, split
+from traceml_launch.commandline.options import OPTIONS
 
 
 class Row(NamedTuple):

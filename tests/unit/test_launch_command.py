@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from traceml_launch.command import daemon_argv, daemon_environment, finalize_argv, torchrun_argv, torchrun_environment
-from traceml_launch.config import LaunchConfig, Target
+from traceml_launch.commandline.config import LaunchConfig, Target
 
 TORCHRUN = "py -P -m torch.distributed.run"
 ALONE = "--rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-id r"

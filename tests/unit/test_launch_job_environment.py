@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traceml_client.protocol.errors import ConfigError
-from traceml_launch.job_environment import first_host, read
+from traceml_launch.commandline.job_environment import first_host, read
 
 STEP = {
     "SLURM_JOB_ID": "77",

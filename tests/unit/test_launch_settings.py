@@ -9,9 +9,9 @@ import pytest
 
 from tests.harness.launches import FOLDER, launch, surroundings
 from traceml_client.protocol.errors import ConfigError
-from traceml_launch.arguments import split
-from traceml_launch.config import LaunchConfig
-from traceml_launch.settings import build, token_file
+from traceml_launch.commandline.arguments import split
+from traceml_launch.commandline.config import LaunchConfig
+from traceml_launch.commandline.settings import build, token_file
 
 
 def test_the_defaults_are_the_contracts() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from traceml_daemon.sign_files import load_book
+from traceml_daemon.commands.triage_report import build_report
+from traceml_daemon.log_files.sign_files import load_book
 from traceml_daemon.triage.blame import judge
 from traceml_daemon.triage.observations import Observations
 from traceml_daemon.triage.reader import LogReader
 from traceml_daemon.triage.verdict import Verdict
-from traceml_daemon.triage_report import build_report
 
 AGENT = "E0101 20:57:27.620000 21000 torch/distributed/elastic/multiprocessing/api.py:869] "
 OUT_OF_MEMORY = """\

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from traceml_client.protocol.node import NodeReport, RankEnd
 from traceml_daemon.core.events import Incarnation
 from traceml_daemon.diagnosis.wording import ranks_text as ranks_text
-from traceml_daemon.node_ending import why_no_marker
+from traceml_daemon.peers.node_ending import why_no_marker
 from traceml_daemon.report.facts import AttemptFacts
 
 

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 
 from traceml_client.protocol.launch import TRAINING_STDERR_FILE, layout_node_dir, layout_rank_dir
 from traceml_client.protocol.node import NodeReport
-from traceml_daemon.catalog import load_entry
 from traceml_daemon.core.events import NodeVerdict
+from traceml_daemon.log_files.catalog import load_entry
 from traceml_daemon.report.attempts import by_rank, last_attempts
 from traceml_daemon.report.blame import Blame, blame, blame_interruption
 from traceml_daemon.report.facts import AttemptFacts, RunFacts

@@ -16,7 +16,7 @@ from traceml_client.protocol.manifest import Manifest, encode_json
 from traceml_client.protocol.node import NodeReport
 from traceml_daemon.report.compare_form import Comparison, RunTable
 from traceml_daemon.report.form import FailureReport, FinalSummary
-from traceml_daemon.run_status import RunStatus
+from traceml_daemon.run.run_status import RunStatus
 
 DIRECTORY: Final = Path(__file__).parent / "schemas"
 TYPES: Final[dict[str, type]] = {

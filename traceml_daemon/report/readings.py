@@ -20,10 +20,10 @@ from traceml_client.protocol.launch import (
 )
 from traceml_client.protocol.node import RankError
 from traceml_daemon.core.events import Incarnation
-from traceml_daemon.log_reading import read_file
+from traceml_daemon.log_files.log_reading import read_file
+from traceml_daemon.log_files.sign_files import load_book
 from traceml_daemon.report.facts import AttemptFacts
 from traceml_daemon.report.form import Confidence, Evidence
-from traceml_daemon.sign_files import load_book
 from traceml_daemon.triage import said
 from traceml_daemon.triage.blame import judge
 from traceml_daemon.triage.observations import Observations

@@ -10,8 +10,8 @@ from typing import Final
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_client.protocol.manifest import encode_json, write_atomically
-from traceml_daemon.contrasting import contrast_run
 from traceml_daemon.errors import ReportError
+from traceml_daemon.log_files.contrasting import contrast_run
 from traceml_daemon.report.evidence import with_evidence
 from traceml_daemon.report.facts import RunFacts
 from traceml_daemon.report.failure import diagnose, diagnose_history

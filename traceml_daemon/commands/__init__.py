@@ -1,0 +1,1 @@
+"""The offline commands: they read run folders and logs, and start nothing."""

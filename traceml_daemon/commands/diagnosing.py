@@ -1,0 +1,140 @@
+"""`traceml diagnose`: reads log files in pieces, or a run folder, and prints what failed first. Blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from traceml_client.protocol.errors import StoreError
+from traceml_client.protocol.manifest import encode_json
+from traceml_daemon.commands.redaction import Redactor
+from traceml_daemon.commands.triage_report import build_report
+from traceml_daemon.log_files.contrasting import contrast_files
+from traceml_daemon.log_files.log_reading import CHUNK_BYTES, feed, large_screen, read_chunks, read_file, read_tail
+from traceml_daemon.report.form import FailureReport
+from traceml_daemon.report.text import failure_text
+from traceml_daemon.triage.blame import judge
+from traceml_daemon.triage.observations import Observations
+
+EXIT_FOUND: Final = 0
+EXIT_UNKNOWN: Final = 3
+STDIN: Final = "-"
+FAILURE_FILE: Final = "failure_report.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """How the diagnosis is to be given."""
+
+    form: Literal["text", "json", "sarif"] = "text"
+    is_redacted: bool = False
+    bundle: Path | None = None
+    """An archive to write, redacted in any case."""
+
+
+def diagnose(names: Sequence[str], run_dir: Path | None, output: Output) -> int:
+    """Print the diagnosis of these log files or standard input, or of this run; return the exit code.
+
+    Raises:
+        StoreError: one of them cannot be read, or is no log; the bundle cannot be written.
+    """
+    report = _diagnose_logs(names) if run_dir is None else _diagnose_run(run_dir)
+    redactor = Redactor(_known_names())
+    files = _run_files(run_dir) if run_dir is not None else [Path(name) for name in names if name != STDIN]
+    for file in files if output.is_redacted else ():
+        with contextlib.suppress(OSError):
+            redactor.learn(read_tail(file))
+    if output.bundle is not None:
+        from traceml_daemon.commands.bundling import write_bundle
+
+        write_bundle(output.bundle, redactor.struct(report), files, redactor)
+    sys.stdout.write(_rendered(report, run_dir or Path(), redactor, output))
+    return EXIT_UNKNOWN if report.confidence == "unknown" else EXIT_FOUND
+
+
+def _rendered(report: FailureReport, folder: Path, redactor: Redactor, output: Output) -> str:
+    if output.form == "sarif":
+        from traceml_daemon.commands.sarif import build_sarif
+
+        document = build_sarif(report, folder)
+        text = encode_json(redactor.value(document) if output.is_redacted else document).decode()
+    else:
+        shown = redactor.struct(report) if output.is_redacted else report
+        text = encode_json(shown).decode() if output.form == "json" else failure_text(shown)
+    return text if text.endswith("\n") else text + "\n"
+
+
+def _known_names() -> list[str]:
+    """This user and this machine, as far as they are known."""
+    names = [socket.gethostname(), socket.gethostname().partition(".")[0]]
+    with contextlib.suppress(OSError, KeyError):
+        names.append(getpass.getuser())
+    return [name for name in names if name not in ("root", "localhost")]
+
+
+def _run_files(run_dir: Path) -> list[Path]:
+    return [run_dir / "manifest.json", *_streams(run_dir)]
+
+
+def _streams(run_dir: Path) -> list[Path]:
+    """torchrun's own streams, then those of the ranks."""
+    return sorted(run_dir.glob("nodes/*/training.*.log")) + sorted(run_dir.glob("nodes/*/ranks/*/*/std*.log"))
+
+
+def _diagnose_run(run_dir: Path) -> FailureReport:
+    """As its daemon found; of a run without a report, what its nodes' streams tell."""
+    try:
+        return msgspec.json.decode((run_dir / FAILURE_FILE).read_bytes(), type=FailureReport)
+    except FileNotFoundError:
+        names = [str(path) for path in _streams(run_dir) if path.stat().st_size]
+        return _diagnose_logs(names)
+    except (OSError, msgspec.DecodeError) as error:
+        raise StoreError(f"{run_dir / FAILURE_FILE}: {error}") from None
+
+
+def _diagnose_logs(names: Sequence[str]) -> FailureReport:
+    seen = Observations()
+    for index, name in enumerate(names):
+        try:
+            _read(name, index, seen)
+        except OSError as error:
+            raise StoreError(f"{name}: {error.strerror or error}") from None
+    try:
+        return contrast_files(build_report(judge(seen), names), names)
+    except OSError as error:
+        raise StoreError(f"{error.filename}: {error.strerror or error}") from None
+
+
+def _read(name: str, index: int, seen: Observations) -> None:
+    """Raises OSError, StoreError."""
+    if name == STDIN:
+        start = sys.stdin.buffer.read(CHUNK_BYTES)
+        _refuse_binary("standard input", start)
+        screen = large_screen(1 << 30) if len(start) == CHUNK_BYTES else None
+        feed(chain([start], read_chunks(sys.stdin.buffer)), index, seen, screen=screen)
+        return
+    path = Path(name)
+    if path.is_dir():
+        raise StoreError(f"{name} is a folder, not a log file")
+    with path.open("rb") as file:
+        _refuse_binary(name, file.read(1 << 16))
+    read_file(path, index, seen)
+
+
+def _refuse_binary(name: str, start: bytes) -> None:
+    """Some NULs are what a crash leaves in a log; a file of them is none. Raises StoreError."""
+    sample = start[: 1 << 16]
+    if sample.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"(\xb5/\xfd", b"PK\x03\x04")):
+        raise StoreError(f"{name} is compressed: unpack it first, or pipe it in: zcat {name} | traceml diagnose -")
+    odd = sample.translate(None, delete=bytes(range(32, 256)) + b"\t\n\r\x1b\f\b")
+    if len(odd) > 0.3 * len(sample):
+        raise StoreError(f"{name} is no text: {len(odd)} of its first {len(sample)} bytes are control characters")

@@ -1,0 +1,73 @@
+"""A triage verdict in the form of `failure_report.json`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from traceml_daemon.log_files.catalog import load_entry
+from traceml_daemon.report.form import Collateral, Evidence, FailureReport, MissingFact, TorchrunView
+from traceml_daemon.triage.ends import signal_of
+from traceml_daemon.triage.observations import Place
+from traceml_daemon.triage.verdict import Verdict
+from traceml_daemon.triage.wording import SIGNAL_NAMES, headline
+
+MAX_EVIDENCE = 8
+
+
+def build_report(verdict: Verdict, files: Sequence[str]) -> FailureReport:
+    """`files`: the names under which evidence is quoted, in the order in which they were read."""
+    entry = load_entry(verdict.category)
+    evidence = tuple(
+        Evidence(files[place.file], _line(place, verdict), place.quote) for place in _chosen(verdict.evidence)
+    )
+    file = shlex.quote(evidence[0].file if evidence else files[0] if files else "-")
+    number = signal_of(verdict.exit_code) if verdict.exit_code is not None else 0
+    missing = () if verdict.confidence == "confirmed" else tuple(entry.missing)
+    return FailureReport(
+        category=verdict.category,
+        family=entry.family,
+        confidence=verdict.confidence,
+        initiating_rank=verdict.rank,
+        node_rank=None,
+        attempt=None,
+        step=None,
+        phase=None,
+        exit_code=verdict.exit_code if not number else None,
+        signal=SIGNAL_NAMES.get(number),
+        summary=headline(verdict),
+        evidence=evidence,
+        collateral=tuple(Collateral(rank, reason) for rank, reason in sorted(verdict.collateral.items())),
+        torchrun=_torchrun(verdict),
+        next_step=entry.next_step,
+        command=_with_paths(entry.command, file) or None,
+        verify_command=_with_paths(entry.verify_command, file) or None,
+        missing=tuple(MissingFact(one.fact, _with_paths(one.command, file)) for one in missing),
+    )
+
+
+def _line(place: Place, verdict: Verdict) -> int | None:
+    """None behind a carriage return that a progress bar left: half of the tools count it as the end of a line."""
+    return place.line if place.line < verdict.first_returns.get(place.file, place.line + 1) else None
+
+
+def _with_paths(command: str, file: str) -> str:
+    return command.replace("{stderr}", file).replace("{run}", ".")
+
+
+def _chosen(places: Sequence[Place]) -> list[Place]:
+    """The first of each line, and no more than a reader wants."""
+    chosen: dict[tuple[int, int], Place] = {}
+    for place in places:
+        if place.quote:
+            chosen.setdefault((place.file, place.line), place)
+    return list(chosen.values())[:MAX_EVIDENCE]
+
+
+def _torchrun(verdict: Verdict) -> TorchrunView:
+    if verdict.torchrun_rank is None:
+        return TorchrunView(None, None, "torchrun named no rank in these logs")
+    if verdict.rank is None:
+        why = "torchrun names the process that it saw end first, which is no proof"
+        return TorchrunView(verdict.torchrun_rank, None, why)
+    return TorchrunView(verdict.torchrun_rank, verdict.torchrun_why is None, verdict.torchrun_why)

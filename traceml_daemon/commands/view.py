@@ -1,0 +1,108 @@
+"""`traceml view`: a run's report as text; of an unfinished run it is made first, from what is there."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from traceml_client.protocol.errors import StoreError
+from traceml_client.protocol.launch import DATABASE_FILE
+from traceml_client.protocol.manifest import FILE_NAME, Manifest, TelemetryReason, read_manifest, write_atomically
+from traceml_daemon.commands.status_text import status_text
+from traceml_daemon.errors import ReportError
+from traceml_daemon.run.offline import finalize
+from traceml_daemon.run.run_lookup import SUMMARY_FILE
+from traceml_daemon.run.run_manifest import may_be_alive
+from traceml_daemon.run.run_status import read_status
+
+SUMMARY_TEXT_FILE: Final = "final_summary.txt"
+FAILURE_TEXT_FILE: Final = "failure_report.txt"
+
+
+def report_text(run_dir: Path) -> str:
+    """The summary; without one (`--no-history`) the failure and the run's status. Blocks.
+
+    Raises:
+        StoreError: the run is alive, or nothing in its folder can be read.
+        ReportError: it is unfinished, and its reports cannot be made.
+    """
+    _finish(run_dir)
+    summary = _read(run_dir / SUMMARY_TEXT_FILE)
+    if summary is not None:
+        return summary
+    failure = _read(run_dir / FAILURE_TEXT_FILE)
+    status = status_text(read_status(run_dir, now_ns=time.time_ns()))
+    return status if failure is None else f"{failure}\n{status}"
+
+
+def write_html(run_dir: Path, path: Path) -> None:
+    """Draw the saved summary as one page. Blocks.
+
+    Raises:
+        StoreError: the run is alive, or it has no summary that can be read.
+        ReportError: it is unfinished and cannot be finished, or the page cannot be written.
+    """
+    from traceml_daemon.report.html import summary_html
+    from traceml_daemon.report.saved import read_summary
+
+    if not (run_dir / SUMMARY_FILE).is_file() or (run_dir / FILE_NAME).is_file():
+        _finish(run_dir)
+    page = summary_html(read_summary(run_dir))
+    try:
+        write_atomically(path, page.encode(errors="backslashreplace"))
+    except OSError as error:
+        raise ReportError(f"{path}: {error.strerror}") from None
+
+
+def _finish(run_dir: Path) -> None:
+    """Make the reports of a run that nobody finished."""
+    found = _manifest_of(run_dir)
+    if found is None or _is_unfinished(run_dir, found):
+        _refuse_if_alive(run_dir, found)
+        try:
+            finalize(run_dir, reason=_reason(found))
+        except OSError as error:
+            raise ReportError(f"{error.filename or run_dir}: {error.strerror}") from None
+
+
+def _manifest_of(run_dir: Path) -> Manifest | None:
+    """Null where it is damaged and the database may say the same.
+
+    Raises:
+        StoreError: there is no database either.
+    """
+    try:
+        return read_manifest(run_dir)
+    except StoreError:
+        if not (run_dir / DATABASE_FILE).is_file():
+            raise
+        return None
+
+
+def _is_unfinished(run_dir: Path, found: Manifest) -> bool:
+    """Nobody wrote the end of it, or its report failed while the measurements are there."""
+    if found.telemetry_status == "pending":
+        return True
+    has_summary = (run_dir / SUMMARY_TEXT_FILE).is_file()
+    return found.telemetry_status == "failed" and not has_summary and (run_dir / DATABASE_FILE).is_file()
+
+
+def _reason(found: Manifest | None) -> TelemetryReason:
+    """What stands in the report for why no daemon made it."""
+    return (found.telemetry_reason if found is not None else None) or "aggregator_died"
+
+
+def _refuse_if_alive(run_dir: Path, found: Manifest | None) -> None:
+    if found is not None and found.lease is not None and may_be_alive(found, now_ns=time.time_ns()):
+        raise StoreError(
+            f"{run_dir} is still alive (held until {found.lease.expires_at}): traceml status shows it;"
+            " its report is made when it ends"
+        )
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None

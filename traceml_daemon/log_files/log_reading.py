@@ -1,0 +1,54 @@
+"""Reads log files in pieces into the triage's observations. Blocks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from traceml_daemon.log_files.sign_files import load_book
+from traceml_daemon.triage.observations import Observations
+from traceml_daemon.triage.reader import LogReader, Screen, wanted_words
+
+_TAIL_BYTES: Final = 256 << 10
+_TAIL_LINES: Final = 400
+"""What a person still reads of a stream in a ticket; long lines must not fill it alone."""
+CHUNK_BYTES: Final = 1 << 20
+_LARGE_BYTES: Final = 4 << 20
+"""From here on numpy's import pays."""
+
+
+def read_file(path: Path, index: int, seen: Observations) -> None:
+    """Add what a file holds; `index`: its number among the files. Raises OSError."""
+    with path.open("rb") as file:
+        feed(read_chunks(file), index, seen, screen=large_screen(path.stat().st_size))
+
+
+def feed(chunks: Iterator[bytes], index: int, seen: Observations, *, screen: Screen | None) -> None:
+    reader = LogReader(index, load_book(), seen, screen=screen)
+    for chunk in chunks:
+        reader.feed(chunk)
+    reader.finish()
+
+
+def read_tail(path: Path) -> str:
+    """The last lines of a file, as many as fit into a ticket. Raises OSError."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        lines = deque(file, maxlen=_TAIL_LINES)
+    return b"".join(lines).decode("utf-8", "replace")
+
+
+def read_chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(CHUNK_BYTES):
+        yield chunk
+
+
+def large_screen(num_bytes: int, words: Iterable[bytes] = ()) -> Screen | None:
+    """What finds the lines worth a look (or with such words) in a large file; small ones are read line by line."""
+    if num_bytes < _LARGE_BYTES:
+        return None
+    from traceml_daemon.triage.screen import build_screen
+
+    return build_screen(words or wanted_words(load_book()))

@@ -1,0 +1,1 @@
+"""Connections: who may speak, what is taken from whom, and what ranks and launchers have said."""

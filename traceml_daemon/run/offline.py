@@ -1,0 +1,146 @@
+"""`finalize RUN_DIR`: the reports of a run whose daemon is gone.
+
+From the database, the nodes' `node.json` and the recorders that launchers kept, in the order of a live finalization:
+records first, then the verdict, the reports, and last the manifest. Blocks; there is no loop here.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from traceml_client.protocol import manifest
+from traceml_client.protocol.errors import ConfigError, StoreError
+from traceml_client.protocol.manifest import TelemetryFacts, TelemetryReason, rfc3339
+from traceml_daemon.core.events import SealRun
+from traceml_daemon.errors import ReportError
+from traceml_daemon.report.reported import Reported
+from traceml_daemon.run.final_files import (
+    ERROR_FILE,
+    WARNING_FILE,
+    error_document,
+    forget_earlier,
+    has_warnings,
+    warning_document,
+)
+from traceml_daemon.run.remains import Remains, collect
+from traceml_daemon.run.reporting import write_reports
+from traceml_daemon.run.run_facts import RunKnowledge, RunTimes, run_facts, telemetry_facts, topology, training_outcome
+from traceml_daemon.run.run_files import write_json
+from traceml_daemon.run.run_manifest import first_manifest, is_held, wall_ns, write_with_artifacts
+from traceml_daemon.storage.replay import replay
+from traceml_daemon.storage.reserve import Reserve
+
+CAUSES = ("aggregator_died", "aggregator_unresponsive")
+
+
+def parse_reason(text: str) -> TelemetryReason:
+    """Raises ConfigError."""
+    if text not in CAUSES:
+        raise ConfigError(f"--reason {text!r}: one of {', '.join(CAUSES)}")
+    return cast(TelemetryReason, text)
+
+
+def finalize(run_dir: Path, *, reason: TelemetryReason) -> None:
+    """Write reports and manifest of a run that no daemon holds any more.
+
+    Raises:
+        StoreError: it is no run folder, its database is damaged, or a daemon still holds it.
+        ReportError: a report could not be made; the manifest and finalization_error.json say so too.
+    """
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if not run_dir.is_dir():
+        raise StoreError(f"{run_dir} is no run folder")
+    _refuse_if_held(run_dir)
+    Reserve(run_dir).release()
+    remains = collect(run_dir)
+    replayed = replay(remains.config, remains.roster, remains.node_reports, owner_node=remains.owner_node)
+    assert replayed.seal is not None
+    known = RunKnowledge(
+        config=remains.config,
+        roster=remains.roster,
+        core=replayed.core,
+        node_reports=remains.node_reports,
+        times=_times(remains),
+        warnings=(*remains.warnings, *replayed.warnings),
+        frames_rejected=remains.frames_rejected,
+        is_authenticated=remains.is_authenticated,
+        cause=reason,
+    )
+    _write(remains, known, replayed.seal)
+
+
+def _write(remains: Remains, known: RunKnowledge, seal: SealRun) -> None:
+    run_dir, now_ns = known.config.run_dir, time.time_ns()
+    forget_earlier(run_dir)
+    telemetry = telemetry_facts(known, finished=seal.finished, missing=seal.missing, reason=seal.reason)
+    if has_warnings(known.warnings, telemetry):
+        document = warning_document(known, seal, telemetry, rejected_by_peer={}, now_ns=now_ns)
+        write_json(run_dir / WARNING_FILE, document)
+    facts = run_facts(known, verdict=seal.verdict, telemetry=telemetry, generated_ns=now_ns)
+    try:
+        reported = write_reports(run_dir, facts, known.config)
+    except ReportError as error:
+        write_json(run_dir / ERROR_FILE, error_document(known.config.run_id, str(error), now_ns))
+        failed = msgspec.structs.replace(telemetry, status="failed", reason="finalization_error")
+        _write_manifest(remains, known, seal, failed, error.reported)
+        raise
+    _write_manifest(remains, known, seal, telemetry, reported)
+
+
+def _write_manifest(
+    remains: Remains, known: RunKnowledge, seal: SealRun, telemetry: TelemetryFacts, reported: Reported
+) -> None:
+    now_ns = time.time_ns()
+    before = remains.manifest or first_manifest(known.config, is_authenticated=known.is_authenticated)
+    changes: dict[str, Any] = {
+        "status": seal.verdict.status,
+        "updated_at": rfc3339(now_ns),
+        "lifecycle": msgspec.structs.replace(
+            before.lifecycle,
+            training_ended_at=_text(known.times.training_ended_ns),
+            finalized_at=rfc3339(now_ns),
+        ),
+        "training": training_outcome(known, seal.verdict, reported.failure_sentence),
+        "topology": topology(known),
+        "telemetry_status": telemetry.status,
+        "telemetry_reason": telemetry.reason,
+        "telemetry": telemetry,
+        "lease": None,
+    }
+    write_with_artifacts(known.config.run_dir, msgspec.structs.replace(before, **changes))
+
+
+def _times(remains: Remains) -> RunTimes:
+    """Training ended when the owner's launcher said; without that, with the last sign of any rank."""
+    lifecycle = remains.manifest.lifecycle if remains.manifest is not None else None
+    started = lifecycle.training_started_at if lifecycle is not None else None
+    ended = lifecycle.training_ended_at if lifecycle is not None else None
+    report = remains.node_reports.get(remains.owner_node or 0)
+    signs = [slot.last_at_ns for slot in remains.roster if slot.last_at_ns is not None]
+    ended_ns = wall_ns(ended) if ended else report.ended_ns if report is not None else max(signs, default=None)
+    return RunTimes(
+        training_started_ns=wall_ns(started) if started else None,
+        training_ended_ns=ended_ns,
+        interrupted_ns=remains.interrupted_ns,
+    )
+
+
+def _refuse_if_held(run_dir: Path) -> None:
+    """Raises StoreError if the run's holder is alive, or may be: one on another host is until its lease ends."""
+    try:
+        found = manifest.read_manifest(run_dir)
+    except StoreError:
+        return
+    if is_held(found) and found.lease is not None:
+        holder = found.lease.holder
+        raise StoreError(f"{run_dir} is held by process {holder.pid} on {holder.host}, which is still alive")
+
+
+def _text(wall: int | None) -> str | None:
+    return None if wall is None else rfc3339(wall)

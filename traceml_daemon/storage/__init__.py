@@ -1,0 +1,1 @@
+"""The telemetry database: one writer, packed rows, recovery."""

@@ -1,0 +1,1 @@
+"""The daemon as the launcher sees it: started, watched, fed and reaped."""

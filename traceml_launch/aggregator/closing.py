@@ -1,0 +1,156 @@
+"""The end of telemetry: reports are awaited or made offline, the daemon is reaped, the manifest is written last."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from traceml_client.protocol import messages
+from traceml_client.protocol.errors import StoreError
+from traceml_client.protocol.manifest import TelemetryReason, TelemetryStatus
+from traceml_client.protocol.node import NodeReport
+from traceml_launch.aggregator import own_daemon
+from traceml_launch.aggregator.manifest_writer import ManifestWriter, telemetry_of
+from traceml_launch.folder import shared_token
+from traceml_launch.node import Node
+from traceml_launch.outcome import MAX_FAILURE_LINES, DaemonEnd, TelemetryEnd, TrainingEnd, telemetry_after
+
+OTHER_NODES_S: Final = 10.0
+"""The daemon gives other nodes this long after the owner's end; the budget begins after it."""
+MARGIN_S: Final = 5.0
+"""The daemon keeps the budget by itself; this much later it is not going to."""
+PEER_S: Final = 5.0
+"""For a daemon elsewhere that has only to answer, or that has not let us in so far."""
+HURRIED_S: Final = 3.0
+"""After a signal: what the daemon may still need to write what it has."""
+SUMMARY_TEXT: Final = "final_summary.txt"
+FAILURE_TEXT: Final = "failure_report.txt"
+
+_Telemetry = tuple[TelemetryStatus, TelemetryReason | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closing:
+    telemetry: TelemetryEnd | None = None
+    """Null on nodes that do not own the run."""
+    failure_lines: tuple[str, ...] = ()
+
+
+async def close_run(node: Node, training: TrainingEnd, report: NodeReport, *, ended_s: float) -> Closing:
+    """This node has ended (`ended_s`, on the loop's clock) and has said so."""
+    if not node.assignment.is_owner:
+        if node.telemetry.is_welcome:
+            await node.telemetry.wait_node_end_taken(timeout_s=_left(node, PEER_S))
+        return Closing()
+    final = await _await_reports(node, ended_s)
+    if node.assignment.folder is None:
+        return _attached(final)
+    await node.telemetry.end_own(is_finalized=final is not None)
+    run_dir = node.assignment.folder.run_dir
+    shared_token.remove(run_dir)
+    stated = await _stated(node, final, run_dir, ended_s)
+    _write_manifest(node, run_dir, training, report, stated)
+    status, reason = stated or telemetry_of(run_dir) or ("failed", "finalization_error")
+    summary = run_dir / SUMMARY_TEXT
+    return Closing(
+        telemetry=TelemetryEnd(status=status, reason=reason, report=summary if summary.exists() else None),
+        failure_lines=final.failure_lines if final is not None else _offline_failure_lines(run_dir),
+    )
+
+
+async def _await_reports(node: Node, ended_s: float) -> messages.RunFinalized | None:
+    """Wait for them within the budget; less after a signal, and within what `--grace-sec` leaves."""
+    if not node.telemetry.is_alive and node.telemetry.state != "finished":
+        return None
+    is_stranger = node.assignment.folder is None and not node.telemetry.is_welcome
+    until_s = ended_s + (PEER_S if is_stranger else _budget_s(node))
+    waiting = asyncio.ensure_future(
+        node.telemetry.finalized(timeout_s=_left(node, until_s - asyncio.get_running_loop().time()))
+    )
+    hurried = asyncio.ensure_future(node.hurried.wait())
+    try:
+        await asyncio.wait({waiting, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            await asyncio.wait({waiting}, timeout=HURRIED_S)
+        return waiting.result() if waiting.done() else None
+    finally:
+        hurried.cancel()
+        waiting.cancel()
+
+
+async def _stated(node: Node, final: messages.RunFinalized | None, run_dir: Path, ended_s: float) -> _Telemetry | None:
+    """What the launcher has to say of telemetry in the daemon's place; null where the daemon said it itself."""
+    state = node.telemetry.state
+    if final is not None or state == "finished":
+        return None if telemetry_of(run_dir) is not None else telemetry_after("finished", has_report=False)
+    if state == "late":
+        return "failed", "finalize_timeout"
+    if state in ("died", "unresponsive"):
+        end: DaemonEnd = "died" if state == "died" else "unresponsive"
+        if await _report_offline(node, run_dir, end, ended_s):
+            return None
+        return telemetry_after(end if node.config.has_history else "no_history", has_report=False)
+    return telemetry_after("disabled" if state == "disabled" else "unreachable", has_report=False)
+
+
+async def _report_offline(node: Node, run_dir: Path, end: DaemonEnd, ended_s: float) -> bool:
+    """Whether the reports were made without the daemon, and the manifest says so."""
+    node.handing_in.keep_unstored()
+    try:
+        ManifestWriter(run_dir=run_dir).let_go()
+    except (OSError, StoreError) as error:
+        node.console.problem(f"the manifest cannot be written: {error}")
+    left_s = _left(node, ended_s + node.config.finalize_timeout_s - asyncio.get_running_loop().time())
+    is_made = await own_daemon.finalize_offline(
+        run_dir,
+        run_id=node.assignment.nonce,
+        reason="aggregator_died" if end == "died" else "aggregator_unresponsive",
+        timeout_s=left_s,
+        spared=node.spared,
+    )
+    return is_made and telemetry_of(run_dir) is not None
+
+
+def _offline_failure_lines(run_dir: Path) -> tuple[str, ...]:
+    """What a daemon would have told us: the report's text begins with it, and its details begin at the family."""
+    try:
+        lines = (run_dir / FAILURE_TEXT).read_text(errors="replace").splitlines()
+    except OSError:
+        return ()
+    return tuple(itertools.takewhile(lambda line: not line.startswith("Family:"), lines))[:MAX_FAILURE_LINES]
+
+
+def _write_manifest(
+    node: Node, run_dir: Path, training: TrainingEnd, report: NodeReport, stated: _Telemetry | None
+) -> None:
+    try:
+        ManifestWriter(run_dir=run_dir).finish(
+            training, report, aggregator_exit_code=node.telemetry.exit_code, telemetry=stated
+        )
+    except (OSError, StoreError) as error:
+        node.console.problem(f"the manifest cannot be written: {error}")
+
+
+def _attached(final: messages.RunFinalized | None) -> Closing:
+    """Somebody else's daemon: it alone writes of the run."""
+    if final is None:
+        return Closing(telemetry=TelemetryEnd(status="unavailable", reason="aggregator_unreachable"))
+    status: TelemetryStatus = final.telemetry_status  # type: ignore[assignment]
+    reason: TelemetryReason | None = final.telemetry_reason  # type: ignore[assignment]
+    return Closing(telemetry=TelemetryEnd(status=status, reason=reason), failure_lines=final.failure_lines)
+
+
+def _budget_s(node: Node) -> float:
+    others_s = OTHER_NODES_S if node.config.is_multi_node else 0.0
+    return others_s + node.config.finalize_timeout_s + MARGIN_S
+
+
+def _left(node: Node, wanted_s: float) -> float:
+    """As much of it as a deadline from outside leaves."""
+    end_by_s = node.training.plan.end_by_s()
+    if end_by_s is not None:
+        wanted_s = min(wanted_s, end_by_s - asyncio.get_running_loop().time())
+    return max(0.0, wanted_s)

@@ -1,0 +1,221 @@
+"""The daemon as this launcher sees it: its own child, one elsewhere, or none. It never has a say in training."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+from traceml_client.protocol import messages
+from traceml_client.protocol.errors import ProtocolError, Refused
+from traceml_client.protocol.launch import DaemonFailed
+from traceml_launch.aggregator.daemon_link import DaemonLink, Hello
+from traceml_launch.aggregator.daemon_process import DaemonProcess
+from traceml_launch.aggregator.kept_daemon import KeptDaemon, Start
+
+State = Literal["starting", "serving", "finished", "disabled", "unreachable", "died", "unresponsive", "late"]
+"""`late`: the budget was over before the reports were written."""
+
+EXIT_S: Final = 5.0
+"""From the written report to the daemon's exit."""
+
+
+class Telemetry:
+    """One object for all roles. `state` only ever leaves `starting` and `serving`, never returns."""
+
+    def __init__(
+        self,
+        *,
+        hello: Hello,
+        on_salvage_ack: Callable[[messages.SalvageAck], None],
+        on_problem: Callable[[str], None],
+        trust: tuple[str, str] | None = None,
+    ) -> None:
+        """`trust`: (file, name) as in `TlsTrust`; null: nothing is encrypted."""
+        self.state: State = "starting"
+        self.link: DaemonLink | None = None
+        self.host, self.port = "", 0
+        self.started = asyncio.Event()
+        """Set once it is known where the daemon is, or that there is none."""
+        self.ended = asyncio.Event()
+        """Set once our own daemon is gone for good, for whatever reason."""
+        self.is_port_taken = False
+        self._hello = hello
+        self._on_salvage_ack = on_salvage_ack
+        self._on_problem = on_problem
+        self._trust = trust
+        self._own: KeptDaemon | None = None
+        self._unsent: list[messages.Message] = []
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state in ("starting", "serving")
+
+    @property
+    def process(self) -> DaemonProcess | None:
+        """Our own daemon's, the last one that was started."""
+        return self._own.process if self._own is not None else None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of our own daemon, once it is reaped; negative for a signal."""
+        return self._own.exit_code if self._own is not None else None
+
+    @property
+    def is_welcome(self) -> bool:
+        """Whether a daemon has let us in."""
+        welcome = self.link.welcome if self.link is not None else None
+        return welcome is not None and welcome.done() and welcome.exception() is None
+
+    def disable(self) -> None:
+        """There is none, as the user wants it."""
+        self._give_up("disabled")
+
+    def own(self, start: Start, *, host: str, token: Callable[[], str]) -> None:
+        """Start our own daemon, wait for its ready line, then keep it and a connection to it. Raises OSError."""
+        self._own = KeptDaemon(start, on_problem=self._on_problem)
+        self._watch = asyncio.get_running_loop().create_task(self._watch_own(self._own, host, token))
+
+    def join(self, *, host: str, port: int, token: Callable[[], str]) -> None:
+        """Use a daemon that somebody else started, or will start."""
+        self._open_link(host, port, token)
+
+    def fail(self, why: str) -> None:
+        """It cannot be had at all."""
+        self._on_problem(f"training runs without telemetry: {why}")
+        self._give_up("unreachable")
+
+    def send(self, message: messages.Message) -> None:
+        """Say it as soon as there is a connection; nowhere if there never will be."""
+        if self.link is not None:
+            self.link.send(message)
+        elif self.is_alive:
+            self._unsent.append(message)
+
+    async def welcome(self, *, timeout_s: float) -> messages.Welcome | None:
+        """The daemon's welcome; null if it takes longer or never comes. Raises Refused and ProtocolError."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.started.wait()
+                if self.link is None:
+                    return None
+                return await asyncio.shield(self.link.welcome)
+        except TimeoutError:
+            return None
+
+    async def connected(self, *, timeout_s: float) -> bool:
+        """Whether a daemon that let us in once is there, or comes back within that time."""
+        if not self.is_welcome or self.link is None:
+            return False
+        connected, gone = (asyncio.ensure_future(event.wait()) for event in (self.link.connected, self.ended))
+        try:
+            await asyncio.wait({connected, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            return connected.done()
+        finally:
+            connected.cancel()
+            gone.cancel()
+
+    async def wait_node_end_taken(self, *, timeout_s: float) -> bool:
+        """Whether another node's daemon has stored that this node has ended."""
+        if self.link is None:
+            return False
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.link.node_end_taken.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def finalized(self, *, timeout_s: float) -> messages.RunFinalized | None:
+        """The reports are written; null if that takes longer, or if our own daemon is gone before."""
+        gone = asyncio.ensure_future(self.ended.wait())
+        try:
+            async with asyncio.timeout(timeout_s):
+                # A short training may be over before the daemon is ready.
+                await self.started.wait()
+                if self.link is None:
+                    return None
+                finalized = self.link.finalized
+                awaited: set[asyncio.Future[Any]] = {finalized, gone}
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            return None
+        finally:
+            gone.cancel()
+        return finalized.result() if finalized.done() else None
+
+    async def end_own(self, *, is_finalized: bool) -> None:
+        """Reap our own daemon: it exits by itself after its reports; one that does not is ended."""
+        if self._own is None:
+            return
+        if is_finalized:
+            await _wait_for(self.ended, timeout_s=EXIT_S)
+        elif self.state == "serving":
+            self._give_up("late")
+        await self._own.end()
+        if is_finalized:
+            self.state = "finished"
+
+    async def close(self) -> None:
+        """Hang up and stop watching. Legal twice."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        if self.link is not None:
+            await self.link.close()
+        if self._own is not None:
+            self._own.close()
+
+    async def _watch_own(self, own: KeptDaemon, host: str, token: Callable[[], str]) -> None:
+        answer = await own.first_answer()
+        if isinstance(answer, DaemonFailed):
+            self.is_port_taken = answer.is_port_taken
+            self.fail(f"the aggregator did not start: {answer.error}")
+            return
+        ending = await own.watch(self._open_link(host, answer.port, token), port=answer.port)
+        if ending == "finished":
+            self.state = "finished"
+        elif self.state == "serving":
+            self._on_problem(f"the aggregator is given up (exit code {own.exit_code}); training goes on")
+            self._give_up(ending)
+        self.ended.set()
+
+    def _open_link(self, host: str, port: int, token: Callable[[], str]) -> DaemonLink:
+        self.host, self.port = host, port
+        self.link = DaemonLink(
+            host=host,
+            port=port,
+            token=token,
+            hello=self._hello,
+            on_salvage_ack=self._on_salvage_ack,
+            on_notice=self._on_problem,
+            trust=self._trust,
+        )
+        for message in self._unsent:
+            self.link.send(message)
+        self._unsent.clear()
+        self.link.welcome.add_done_callback(self._on_welcome)
+        self.state = "serving"
+        self.started.set()
+        return self.link
+
+    def _on_welcome(self, welcome: asyncio.Future[messages.Welcome]) -> None:
+        error = None if welcome.cancelled() else welcome.exception()
+        if isinstance(error, (Refused, ProtocolError)):
+            self._on_problem(f"training runs without telemetry of this launcher: {error}")
+
+    def _give_up(self, state: State) -> None:
+        self.state = state
+        self._unsent.clear()
+        self.started.set()
+        if self._own is None or state == "unreachable":
+            self.ended.set()
+
+
+async def _wait_for(event: asyncio.Event, *, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return

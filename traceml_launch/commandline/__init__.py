@@ -1,0 +1,1 @@
+"""From words, variables, files and the job's environment to one validated configuration."""

@@ -1,0 +1,1 @@
+"""The bytes of training: from pipes to files and to the terminal."""

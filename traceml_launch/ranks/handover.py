@@ -1,0 +1,219 @@
+"""Gives each worker its pipes, its ring and the way to the daemon, over a Unix socket, before user code runs.
+
+The socket lives in a private folder, and the kernel says who connects. Every connection stays open: its hang-up tells
+a rank that its launcher is gone. A failure here costs telemetry or capture of one rank, never its training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import msgspec
+
+from traceml_client.protocol import environ, launch
+from traceml_client.protocol import handover as wire
+from traceml_client.protocol.errors import ConfigError, ProtocolError
+from traceml_client.protocol.frames import FrameReader, frame
+from traceml_launch.folder.run_folder import make_dirs
+from traceml_launch.output.streams import STREAM_NAMES, NodeStreams
+from traceml_launch.ranks.ring_memory import RingMemory
+from traceml_launch.ranks.workers import Worker, WorkerTable
+from traceml_launch.system import pidfds, processes
+
+REQUEST_TIMEOUT_S: Final = 10.0
+"""A worker sends its request at once; whoever does not is none."""
+_READ_BYTES: Final = 4096
+_CREDENTIALS: Final = struct.Struct("iII")
+_BACKLOG: Final = 1024
+_LONGEST_FOLDER: Final = 70
+"""The kernel takes 107 bytes for the path of a socket; batch systems like long TMPDIRs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantFacts:
+    """What all grants of this node have in common."""
+
+    run_id: str
+    run_name: str
+    run_dir: Path
+    node_index: int
+    daemon_host: str
+    daemon_port: int
+    """0: train without a daemon."""
+    token: str
+    trace_max_steps: int | None
+    has_streams: bool
+    tls_trust: tuple[str, str] | None = None
+    """(file, name) as in `TlsTrust`."""
+
+
+class HandoverServer:
+    """An async context manager; `path` is what workers connect to."""
+
+    def __init__(
+        self,
+        *,
+        workers: WorkerTable,
+        streams: NodeStreams | None,
+        facts: Callable[[wire.HandoverRequest], Awaitable[GrantFacts]],
+        on_worker: Callable[[Worker], None],
+        on_problem: Callable[[str], None],
+    ) -> None:
+        """`facts` may wait for the daemon, but not for ever; `on_worker` is called before the worker goes on."""
+        self._workers = workers
+        self._streams = streams
+        self._facts = facts
+        self._on_worker = on_worker
+        self._on_problem = on_problem
+        self._folder = _make_private_folder()
+        self.path = os.path.join(self._folder, "handover")
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._connections: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self.late_pids: set[int] = set()
+        """Workers that came after `refuse_more`."""
+        self._is_refusing = False
+
+    async def __aenter__(self) -> HandoverServer:
+        self._socket.bind(self.path)
+        self._socket.listen(_BACKLOG)
+        self._socket.setblocking(False)
+        self._loop.add_reader(self._socket.fileno(), self._accept)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.remove_reader(self._socket.fileno())
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for each in (self._socket, *self._connections):
+            each.close()
+        os.unlink(self.path)
+        os.rmdir(self._folder)
+
+    def refuse_more(self) -> None:
+        """torchrun has ended: a worker that comes now is an orphan, and is only remembered."""
+        self._is_refusing = True
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        self._connections.append(connection)
+        if self._is_refusing:
+            self.late_pids.add(_peer_pid(connection))
+            return
+        task = self._loop.create_task(self._serve(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                request = await self._receive(connection)
+            facts = await self._facts(request)
+            self._grant(connection, request, facts)
+        except (OSError, ProtocolError, msgspec.DecodeError, TimeoutError) as error:
+            self._on_problem(f"a worker got no pipes and no recorder from its launcher: {error or 'it sent nothing'}")
+            self._connections.remove(connection)
+            connection.close()
+
+    async def _receive(self, connection: socket.socket) -> wire.HandoverRequest:
+        reader = FrameReader(max_frame_bytes=wire.MAX_HANDOVER_BYTES)
+        while data := await self._loop.sock_recv(connection, _READ_BYTES):
+            for payload in reader.feed(data):
+                request = wire.decode_request(payload)
+                # The kernel's word for the pid; a request cannot make us watch somebody else's process.
+                pid = _peer_pid(connection)
+                return msgspec.structs.replace(request, pid=pid, start_ticks=processes.start_ticks_of(pid))
+        raise ConnectionError("it hung up")
+
+    def _grant(self, connection: socket.socket, request: wire.HandoverRequest, facts: GrantFacts) -> None:
+        memory = RingMemory()
+        worker = self._admit(request, facts, memory)
+        fds = [memory.fd]
+        if facts.has_streams:
+            fds += self._make_pipes(worker.rank_dir)
+        try:
+            payload = wire.encode_payload(_grant_for(worker, facts))
+            self._workers.add(worker)
+            self._on_worker(worker)
+            socket.send_fds(connection, [frame(payload)], fds)
+        finally:
+            for fd in fds[1:]:
+                os.close(fd)
+
+    def _admit(self, request: wire.HandoverRequest, facts: GrantFacts, memory: RingMemory) -> Worker:
+        attempt = self._workers.next_attempt(request.local_rank)
+        rank_dir = facts.run_dir / launch.layout_rank_dir(facts.node_index, request.rank, attempt)
+        try:
+            make_dirs(rank_dir, option="--logs-dir")
+        except ConfigError as error:
+            # Its log files cannot be opened either, which is counted there; the rank trains on.
+            self._on_problem(str(error))
+        pidfd = pidfds.open_pidfd(request.pid)
+        return Worker(
+            request=request,
+            attempt=attempt,
+            rank_dir=rank_dir,
+            ring=memory,
+            pidfd=pidfd,
+            started_ns=time.time_ns(),
+            error_file=processes.variable_of(request.pid, environ.ERROR_FILE),
+        )
+
+    def _make_pipes(self, rank_dir: Path) -> list[int]:
+        """Follow two new pipes; return the descriptors for the worker in the grant's order."""
+        assert self._streams is not None
+        write_ends, read_ends = [], []
+        for name in STREAM_NAMES:
+            read_end, write_end = os.pipe()
+            # An open file of our own: non-blocking for us, while the worker's copy stays as it expects it.
+            ours = os.open(f"/proc/self/fd/{read_end}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._streams.follow(ours, name, own_file=rank_dir / f"{name}.log")
+            write_ends.append(write_end)
+            read_ends.append(read_end)
+        return write_ends + read_ends
+
+
+def _make_private_folder() -> str:
+    """Mode 0700, with a path that leaves room for a socket's name. Raises OSError."""
+    preferred = tempfile.gettempdir()
+    return tempfile.mkdtemp(prefix="traceml-", dir=preferred if len(preferred) < _LONGEST_FOLDER else "/tmp")
+
+
+def _grant_for(worker: Worker, facts: GrantFacts) -> wire.HandoverGrant:
+    return wire.HandoverGrant(
+        run_id=facts.run_id,
+        run_name=facts.run_name,
+        node_index=facts.node_index,
+        attempt=worker.attempt,
+        has_streams=facts.has_streams,
+        rank_dir=str(worker.rank_dir),
+        daemon_host=facts.daemon_host,
+        daemon_port=facts.daemon_port,
+        token=facts.token,
+        trace_max_steps=-1 if facts.trace_max_steps is None else facts.trace_max_steps,
+        tls_trust=facts.tls_trust[0] if facts.tls_trust is not None else "",
+        tls_name=facts.tls_trust[1] if facts.tls_trust is not None else "",
+    )
+
+
+def _peer_pid(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[0])

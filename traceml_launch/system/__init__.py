@@ -1,0 +1,1 @@
+"""Processes, signals, descriptors: what the kernel knows."""

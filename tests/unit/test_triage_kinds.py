@@ -228,3 +228,12 @@ PermissionError: [Errno 13] Permission denied: './launch.sh'
 def test_what_wraps_or_names_a_cause_is_not_the_cause(log: str, category: str, rank: int | None) -> None:
     verdict = read(log)
     assert (verdict.category, verdict.rank) == (category, rank)
+
+
+def test_line_ends_of_a_terminal_do_not_tear_a_table_apart() -> None:
+    log = (
+        f"[default5]:{OUT_OF_MEMORY.splitlines()[-1]}\n{failed(1, 5, 5001)}Root Cause (first observed failure):\n[0]:\n"
+        "  time      : 2025-02-11_09:41:12\n  rank      : 13 (local_rank: 5)\n  exitcode  : 1 (pid: 5001)\n"
+    )
+    assert read(log).rank == 13
+    assert read(log.replace("\n", "\r\n")) == read(log)

@@ -121,6 +121,7 @@ class LogReader:
         self._seen.num_lines += block.count(b"\n")
 
     def _read_line(self, number: int, line: bytes) -> None:
+        line = line.rstrip(b"\r")
         for start in range(0, len(line) or 1, MAX_PIECE_BYTES):
             part = line[start : start + MAX_PIECE_BYTES]
             for piece in part.split(b"\r") if b"\r" in part else (part,):

@@ -55,9 +55,18 @@ def measure_added_us(*, num_blocks: int = 30) -> dict[str, float]:
 
     In a process of its own: importing torch and replacing its functions is not for the caller.
     """
-    command = [sys.executable, "-m", "benchmarks.client_step", "--blocks", str(num_blocks), "--only", _MAIN_BODY]
+    return _in_process("--blocks", str(num_blocks), "--only", _MAIN_BODY)[_MAIN_BODY]
+
+
+def measure_all_us() -> dict[str, dict[str, float]]:
+    """The same by body."""
+    return _in_process()
+
+
+def _in_process(*options: str) -> dict[str, dict[str, float]]:
+    command = [sys.executable, "-m", "benchmarks.client_step", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
-    result: dict[str, float] = json.loads(done.stdout)[_MAIN_BODY]
+    result: dict[str, dict[str, float]] = json.loads(done.stdout)
     return result
 
 
@@ -73,7 +82,7 @@ def main() -> None:
 
 
 def _measure(body: Body, num_blocks: int) -> dict[str, float]:
-    step = _empty if body.num_modules == 0 else _training_step(body.num_modules)
+    step = _empty if body.num_modules == 0 else training_step(body.num_modules)
     added: dict[int, list[float]] = {10: [], 50: []}
     bases: list[float] = []
     for _ in range(num_blocks):
@@ -136,7 +145,7 @@ def _empty() -> None:
     pass
 
 
-def _training_step(num_modules: int) -> Callable[[], None]:
+def training_step(num_modules: int) -> Callable[[], None]:
     import torch
     import torch._dynamo  # every optimizer imports it
 

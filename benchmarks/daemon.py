@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,10 +42,16 @@ class DaemonFigures:
     finalize_s: float
     """From the first marker to the manifest that says it is done."""
     num_lost: int
+    steps_per_s_asked: int = 0
+    """The pace; 0 is as fast as it can."""
+    answer_p99_ms: float | None = None
+    """From a ping to its answer, while it took the load at that pace: no less than what the loop lagged."""
+    rss_growth_mb: float | None = None
+    """Of the second half of the load over the first."""
 
 
-def measure(num_ranks: int, num_steps: int, steps_per_frame: int) -> DaemonFigures:
-    """Put one load on a fresh daemon.
+def measure(num_ranks: int, num_steps: int, steps_per_frame: int, steps_per_s: int = 0) -> DaemonFigures:
+    """Put one load on a fresh daemon, at a pace or as fast as it can.
 
     Raises:
         ValueError: the report does not account for every step, so the figures mean nothing.
@@ -52,10 +59,12 @@ def measure(num_ranks: int, num_steps: int, steps_per_frame: int) -> DaemonFigur
     total = num_ranks * num_steps
     with running(num_ranks) as daemon:
         rss_idle = rss_mb(daemon.pid)
-        with _generator(daemon, num_ranks, num_steps, steps_per_frame) as generator:
+        with _generator(daemon, num_ranks, num_steps, steps_per_frame, steps_per_s) as generator:
             connected = _answer(generator)
             cpu_before_s = cpu_s(daemon.pid)
-            stored_s = _command(generator)["stored_s"]
+            with _watched_rss(daemon.pid) as rss_series:
+                stored = _command(generator)
+            stored_s = stored["stored_s"]
             cpu_used_s = cpu_s(daemon.pid) - cpu_before_s
             rss_ingest = rss_mb(daemon.pid, is_peak=True)
             _go(generator)
@@ -75,7 +84,37 @@ def measure(num_ranks: int, num_steps: int, steps_per_frame: int) -> DaemonFigur
             database_bytes_per_step=daemon.database_bytes() / total,
             finalize_s=finalize_s,
             num_lost=_num_lost(daemon, num_ranks, num_steps),
+            steps_per_s_asked=steps_per_s,
+            answer_p99_ms=_percentile(stored["answer_ms"], 99) if steps_per_s else None,
+            rss_growth_mb=_growth(rss_series) if steps_per_s else None,
         )
+
+
+def _percentile(ordered: list[float], percent: int) -> float:
+    return ordered[len(ordered) * percent // 100]
+
+
+def _growth(series: list[float]) -> float:
+    half = len(series) // 2
+    return max(series[half:]) - max(series[:half])
+
+
+@contextlib.contextmanager
+def _watched_rss(pid: int) -> Iterator[list[float]]:
+    """Resident memory every half second while the block runs."""
+    series, is_over = [rss_mb(pid)], threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.5):
+            series.append(rss_mb(pid))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield series
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def _num_lost(daemon: Aggregator, num_ranks: int, num_steps: int) -> int:

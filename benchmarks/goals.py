@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +66,29 @@ GOALS: tuple[Goal, ...] = (
     Goal(name="database, a step", unit="B", key="database", gate=20, stretch=23),
     Goal(name="wire, a step", unit="B", key="wire", gate=14, stretch=15),
     Goal(name="steps lost of 100,000 one-step frames", unit="", key="burst_lost", gate_absolute=0, stretch_absolute=0),
+    Goal(
+        name="paced load of 100k steps/s, 1,024 ranks: lost",
+        unit="steps",
+        key="paced_lost",
+        gate_absolute=0,
+        stretch_absolute=0,
+    ),
+    Goal(name="the same: p99 of a ping's answer", unit="ms", key="paced_answer", gate_absolute=50, stretch_absolute=25),
+    Goal(name="the same: memory growth", unit="MB", key="paced_growth", gate_absolute=4, stretch_absolute=1),
+    Goal(name="the same: finalize", unit="s", key="paced_finalize", gate_absolute=10, stretch_absolute=2),
+    Goal(name="a rank at 5,000 steps/s: lost", unit="steps", key="fast_rank_lost", gate_absolute=0, stretch_absolute=0),
     Goal(name="start-up before torchrun starts", unit="s", key="startup", gate=5, stretch=10),
     Goal(name="last step to exit, healthy", unit="s", key="exit", gate=2, stretch=4),
     Goal(name="import traceml_client", unit="ms", key="import", gate_absolute=60, stretch_absolute=30),
+    Goal(
+        name="diagnose a large log",
+        unit="MB/s",
+        key="log_rate",
+        is_rate=True,
+        gate_absolute=100,
+        stretch_absolute=200,
+    ),
+    Goal(name="diagnose 200 KB, whole command", unit="s", key="log_small", gate_absolute=0.4, stretch_absolute=0.3),
 )
 
 
@@ -87,6 +108,23 @@ def verdict(goal: Goal, ours: float | None, peer: float | None) -> str:
     if _is_met(goal, ours, peer, goal.stretch, goal.stretch_absolute):
         return "stretch"
     return "gate" if _is_met(goal, ours, peer, goal.gate, goal.gate_absolute) else "missed"
+
+
+def rows(ours: Mapping[str, float | None], peer: Mapping[str, float | None]) -> list[dict[str, Any]]:
+    """The same for programs, one object a goal; what was not measured is null."""
+    return [
+        {
+            "goal": goal.name,
+            "unit": goal.unit,
+            "ours": (mine := ours.get(goal.key)),
+            "peer": (its := peer.get(goal.key)),
+            "ratio": advantage(goal, mine, its),
+            "gate": _bound(goal, goal.gate, goal.gate_absolute),
+            "stretch": _bound(goal, goal.stretch, goal.stretch_absolute),
+            "met": verdict(goal, mine, its),
+        }
+        for goal in GOALS
+    ]
 
 
 def render(ours: Mapping[str, float | None], peer: Mapping[str, float | None]) -> str:

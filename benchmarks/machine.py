@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import socket
+import sqlite3
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+_PACKAGES = ("torch", "uvloop", "msgspec", "numpy", "aiosqlite")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -53,9 +57,18 @@ def describe() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory_gb": round(int(memory[0]) / (1 << 20), 1) if memory else None,
         "kernel": platform.release(),
-        "python": platform.python_version(),
+        "versions": {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
+        | {name: importlib.metadata.version(name) for name in _PACKAGES},
+        "commit": _commit(),
         "load_1min": round(os.getloadavg()[0], 2),
     }
+
+
+def _commit() -> str | None:
+    """What was measured; with a plus where files differ from it."""
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+    done = subprocess.run(git, capture_output=True, text=True)
+    return done.stdout.strip() or None
 
 
 def _lines(path: str) -> list[str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from benchmarks.goals import GOALS, Goal, advantage, render, verdict
+from benchmarks import readme
+from benchmarks.goals import GOALS, Goal, advantage, render, rows, verdict
 
 RATE = Goal(name="rate", unit="1/s", key="rate", is_rate=True, gate=40, stretch=80)
 COST = Goal(name="cost", unit="us", key="cost", gate=7, stretch=12, gate_absolute=12, stretch_absolute=7)
@@ -42,3 +45,24 @@ def test_table_has_a_row_for_every_goal_and_null_for_a_missing_peer() -> None:
     assert table.count("\n") == len(GOALS) + 2
     assert all(f"| {goal.name} |" in table for goal in GOALS)
     assert "| null |" in table
+
+
+def test_rows_are_null_where_nothing_was_measured() -> None:
+    found = {row["goal"]: row for row in rows({"client": 8.0}, {"client": 80.0})}
+    client = found.pop("client, added a step (p10)")
+    assert (client["ours"], client["peer"], client["ratio"], client["met"]) == (8.0, 80.0, 10.0, "gate")
+    assert all(row["ours"] is row["peer"] is row["ratio"] is None for row in found.values())
+
+
+def test_only_what_stands_between_the_marks_of_the_readme_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "README.md"
+    copy.write_text(readme.README.read_text())
+    monkeypatch.setattr(readme, "README", copy)
+    before, _, after = copy.read_text().partition("<!-- bench:")
+    readme.write("| new |\\1")
+    text = copy.read_text()
+    assert text.startswith(before)
+    assert text.endswith(after.partition("<!-- /bench -->")[2])
+    assert "| new |\\1\n<!-- /bench -->" in text

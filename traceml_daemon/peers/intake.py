@@ -67,6 +67,12 @@ class Intake:
         if self._put(_new_tuple(Chunk, (slot.id, stream, first_seq, count, fmt, data, is_salvaged))):
             self.flow.pause()
 
+    def acknowledge_arrived(self, slot: RankSlot) -> None:
+        """To a rank that came back: its acknowledgements may have been lost with the connection before."""
+        for stream, counts in enumerate(slot.streams):
+            if counts.arrived.next_seq:
+                self._acknowledge_repeat(slot, stream, is_salvaged=False)
+
     def _acknowledge_repeat(self, slot: RankSlot, stream: int, *, is_salvaged: bool) -> None:
         """All of it was here already; the sender does not know, or it would not have sent it."""
         next_seq = slot.streams[stream].arrived.next_seq

@@ -53,7 +53,8 @@ def outcome_lines(summary: FinalSummary) -> Iterator[str]:
     provisional = " (provisional: training was still ending)" if summary.provisional else ""
     yield f"TRAINING {training.status.upper()}{_ending(summary)}{provisional}"
     nodes = f"{topology.nnodes} node{'s' if topology.nnodes != 1 else ''}"
-    yield f"Run {summary.run_name}: {topology.world_size} ranks on {nodes}{_duration(summary)}"
+    ranks = f"{topology.world_size} rank{'s' if topology.world_size != 1 else ''}"
+    yield f"Run {summary.run_name}: {ranks} on {nodes}{_duration(summary)}"
     for node in training.nodes:
         if node.why is not None:
             yield f"Node {node.node_rank}: {node.why}"
@@ -81,7 +82,8 @@ def _failure(summary: FinalSummary) -> Iterator[str]:
 
 def _history(summary: FinalSummary) -> Iterator[str]:
     for report in summary.failure_history:
-        yield _cut(f"Recovered by a restart: {report.summary} ({report.category}, {report.confidence})")
+        what = "Before a restart" if summary.failure is not None else "Recovered by a restart"
+        yield _cut(f"{what}: {report.summary} ({report.category}, {report.confidence})")
 
 
 def _diagnosis(summary: FinalSummary) -> Iterator[str]:

@@ -124,6 +124,7 @@ class Session:
         connection.admit(peer)
         node_index, _, attempt = slot.incarnation
         connection.send(Welcome(self.config.run_id, self.config.run_name, node_index, attempt, slot.next_seq))
+        self.intake.acknowledge_arrived(slot)
         self.intake.flow.add(connection)
         if self.core.is_direct:
             self.start_training(self.clock.wall_ns())

@@ -341,7 +341,7 @@ def test_the_initiator_is_described_where_it_was() -> None:
 
     assert (report.step, report.phase, report.node_rank, report.attempt) == (21, "forward", 0, 0)
     assert report.summary == "rank 2 (node 0) raised ValueError: boom, in step 21 (forward)"
-    assert failure_sentence(report) == f"{report.summary} (python_exception, confirmed)"
+    assert failure_sentence(report) == f"{report.summary} (python_exception, confidence confirmed)"
     assert report.command is not None
     assert "nodes/node_0/ranks/rank_2/attempt_0/stderr.log" in report.command
 

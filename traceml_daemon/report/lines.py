@@ -44,4 +44,4 @@ def collateral_text(report: FailureReport) -> str:
 
 
 def _cause(report: FailureReport) -> str:
-    return f"{report.category}, {report.confidence}"
+    return f"{report.category}, confidence {report.confidence}"

@@ -82,7 +82,7 @@ _ANSI: Final = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\
 _RANK: Final = re.compile(r"\[rank(\d{1,6})\]:? ?")
 _HOROVOD: Final = re.compile(r"\[(\d{1,6})\]<std(?:err|out)>:")
 _OWN: Final = re.compile(
-    r"\[?[Rr]ank[ =:_]?(\d{1,6})(?:\]:?|:| ?\|| -) ?"
+    r"\[?[Rr]ank[ =:_]?(\d{1,6})(?:\]:?|:| ?\|| -)? ?"
     r"(?=Traceback|  +File|    |[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b)"
 )
 """How scripts mark the lines of a traceback."""

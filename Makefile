@@ -43,7 +43,7 @@ bench: $(VENV)/installed-test
 	SHARED_DIR="$(SHARED_DIR)" PEER_VENV=$(PEER_VENV) TORCH="$(TORCH)" $(VENV)/bin/python -m benchmarks
 
 bench-full: $(VENV)/installed-test
-	SHARED_DIR="$(SHARED_DIR)" PEER_VENV=$(PEER_VENV) TORCH="$(TORCH)" $(VENV)/bin/python -m benchmarks --full
+	SHARED_DIR="$(SHARED_DIR)" PEER_VENV=$(PEER_VENV) TORCH="$(TORCH)" $(VENV)/bin/python -m benchmarks --full --readme
 
 clean:
 	rm -rf $(VENV) $(PEER_VENV) build dist

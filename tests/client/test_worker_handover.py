@@ -208,7 +208,7 @@ def test_launcher_killed_a_stream_that_the_script_moved_stays_there(tmp_path: Pa
         rank = launcher.wait_for_rank(process.pid)
         stderr_log = Path(rank.grant.rank_dir) / "stderr.log"
         launcher.die()
-        wait_until(lambda: stderr_log.read_text() == "moved\n", "the pipe is copied", within_s=10)
+        wait_until(lambda: stderr_log.exists() and stderr_log.read_text() == "moved\n", "it is copied", within_s=10)
         process.communicate(b"go\n", timeout=DEADLINE_S)
     assert (work / "own.log").read_text() == "mine\n"
     assert stderr_log.read_text() == "moved\nyours\n"

@@ -162,7 +162,7 @@ def test_a_second_signal_hurries(tmp_path: Path) -> None:
         command.signal(command.process.pid, signal.SIGINT)
         command.wait_for(lambda: b"agent got SIGINT" in command.stderr(), "the first is passed on")
         while not select.select([command.pidfd], [], [], 0.2)[0]:
-            with contextlib.suppress(ProcessLookupError):  # it may end between the look and the signal
+            with contextlib.suppress(LookupError, ProcessLookupError):  # it may end between the look and the signal
                 command.signal(command.process.pid, signal.SIGINT)
         finished = command.finish(within_s=30.0)
     assert finished.exit_code == 130

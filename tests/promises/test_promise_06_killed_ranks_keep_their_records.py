@@ -57,7 +57,10 @@ def committed(cwd: Path, rank: int) -> int:
 def rank_pid(command: RunningCommand, rank: int) -> int:
     """By the variable that torchrun gives it."""
     for each in command.marked():
-        environ = Path(f"/proc/{each.pid}/environ").read_bytes().split(b"\0")
+        try:
+            environ = Path(f"/proc/{each.pid}/environ").read_bytes().split(b"\0")
+        except OSError:  # it ended since it was listed
+            continue
         if f"RANK={rank}".encode() in environ and "traceml_client" in each.command:
             return each.pid
     raise LookupError(f"no rank {rank}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace, field
 
 import pytest
 
@@ -298,6 +298,22 @@ ROWS = [
         ],
         ended_s=30.0,
         sealed_s=30.0 + TURN,
+        status="failed",
+        reason="ranks_missing",
+        exit_code=1,
+        missing={1: "never started: node 1's launcher never connected"},
+    ),
+    Row(
+        name="after a restart of the daemon a launcher that has not come back yet has the grace",
+        settings=replace(TWO_NODES, is_resumed=True),
+        script=[
+            node_joined(0, local_world_size=1),
+            (1.0, ev.RankJoined(A, place(0, 2, 1))),
+            *finished(A, at_s=30.0),
+            node_ended(NODE_0_END, at_s=30.0, exit_code=1),
+        ],
+        ended_s=30.0,
+        sealed_s=35.0 + TURN,
         status="failed",
         reason="ranks_missing",
         exit_code=1,

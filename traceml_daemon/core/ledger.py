@@ -21,6 +21,7 @@ class Ledger:
         self.ranks = Ranks(grace_s=settings.reconnect_grace_s)
         self.nodes = Nodes(
             num_expected=settings.nnodes,
+            is_resumed=settings.is_resumed,
             loss_grace_s=settings.node_loss_grace_s,
             others_grace_s=settings.other_nodes_grace_s,
         )

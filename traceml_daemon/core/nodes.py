@@ -2,7 +2,8 @@
 
 A launcher is the authority on its node's processes. It says so when training has ended there (first that torchrun is
 gone, finally that every record of a dead rank is handed in); if its connection stays lost for the grace, that is its
-last word. A node whose launcher never connected is not waited for. Once the owner's torchrun has exited, the other
+last word. A node whose launcher never connected is not waited for, unless it may have been connected to an earlier
+daemon of this run: then it has the same grace after the owner's end. Once the owner's torchrun has exited, the other
 nodes have ten seconds more; then they are given up. An owner that is lost ends the run, whatever the others do.
 """
 
@@ -53,8 +54,9 @@ class NodeRecord:
 class Nodes:
     """All launchers that ever connected. Times are the caller's `now`."""
 
-    def __init__(self, *, num_expected: int, loss_grace_s: float, others_grace_s: float) -> None:
+    def __init__(self, *, num_expected: int, is_resumed: bool, loss_grace_s: float, others_grace_s: float) -> None:
         self._num_expected = num_expected
+        self._is_resumed = is_resumed
         self._loss_grace_s = loss_grace_s
         self._others_grace_s = others_grace_s
         self._records: dict[int, NodeRecord] = {}
@@ -132,14 +134,21 @@ class Nodes:
         latest = max((end for end in ends if end is not None), default=0.0)
         is_over = all(r.ended_s is not None or r.is_lost(now, self._loss_grace_s) for r in self)
         if owner is not None and owner.ended_s is not None:
+            is_over &= not self._may_come_back(owner.ended_s, now)
             return latest if is_over or owner.ended_s + self._others_grace_s <= now else None
         is_complete = len(self._records) >= self._num_expected or latest + self._others_grace_s <= now
         return latest if is_over and is_complete else None
 
+    def _may_come_back(self, owner_ended_s: float, now: float) -> bool:
+        """Whether a launcher that has not connected to us may have been connected to the daemon before us."""
+        is_any_absent = len(self._records) < self._num_expected
+        return self._is_resumed and is_any_absent and now < owner_ended_s + self._loss_grace_s
+
     def next_change(self, now: float) -> float:
         """When the passing of time alone can change the answers above; infinity if never."""
         losses = (r.lost_s + self._loss_grace_s for r in self if r.lost_s is not None and not r.is_final)
-        ends = (r.ended_s + self._others_grace_s for r in self if r.ended_s is not None)
+        graces = (self._loss_grace_s, self._others_grace_s)
+        ends = (r.ended_s + grace_s for r in self if r.ended_s is not None for grace_s in graces)
         lost_ends = (r.lost_s + self._others_grace_s for r in self if r.lost_s is not None)
         return min((t for t in (*losses, *ends, *lost_ends) if t > now), default=_NEVER)
 

@@ -13,6 +13,8 @@ class CoreSettings:
     """0: learn it from the ranks."""
     is_direct: bool = False
     """No launcher is expected; the first one that connects makes it a launched run."""
+    is_resumed: bool = False
+    """An earlier daemon held this run: launchers that it knew may be on their way back."""
     finalize_timeout_s: float = 300.0
     """From the end of training to the written reports."""
     settle_s: float = 1.0

@@ -55,7 +55,7 @@ class Session:
         self.files = RunFiles(config.run_dir)
         self.manifest = RunManifest(config, self.files, clock, holder)
         self.intake = Intake(self.roster, store, has_history=config.has_history, on_heard=self._hear)
-        self.core = RunCore(_core_settings(config), clock.now_s())
+        self.core = RunCore(_core_settings(config, is_resumed=bool(store.recovered.meta)), clock.now_s())
         self.node_reports: dict[int, NodeReport] = {}
         self.training_started_ns: int | None = None
         self.finalized: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -276,11 +276,12 @@ class Session:
         return self._rejections.by_peer()
 
 
-def _core_settings(config: RunConfig) -> CoreSettings:
+def _core_settings(config: RunConfig, *, is_resumed: bool) -> CoreSettings:
     return CoreSettings(
         nnodes=config.nnodes,
         nproc_per_node=config.nproc_per_node,
         is_direct=config.is_direct,
+        is_resumed=is_resumed,
         finalize_timeout_s=config.finalize_timeout_s,
         settle_s=config.settle_s,
     )

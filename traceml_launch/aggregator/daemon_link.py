@@ -55,6 +55,9 @@ class DaemonLink:
         self.node_end_taken = asyncio.Event()
         self.unresponsive = asyncio.Event()
         self.connected = asyncio.Event()
+        self.lost = asyncio.Event()
+        """Set from the end of a connection to the next one."""
+        self.num_connections = 0
         self.clock_offset_ns = 0
         self.clock_bound_ns = -1
         self._host, self._port, self._token = host, port, token
@@ -125,6 +128,7 @@ class DaemonLink:
             if self.welcome.done() and self.connected.is_set():
                 backoff_s = 0.05
             self.connected.clear()
+            self.lost.set()
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
             backoff_s = min(MAX_BACKOFF_S, backoff_s * 2)
 
@@ -139,6 +143,8 @@ class DaemonLink:
             self._writer = writer
             for data in self._journal:
                 writer.write(data)
+            self.num_connections += 1
+            self.lost.clear()
             self.connected.set()
             while (message := await frames.next()) is not None:
                 self._take(message)

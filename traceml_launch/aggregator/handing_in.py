@@ -15,6 +15,9 @@ from traceml_launch.ranks.workers import Worker, WorkerTable
 
 SALVAGE_S: Final = 10.0
 """65,536 records of each of eight ranks take about a second; past this the recorders are kept as files."""
+MAX_REPLACED: Final = 3
+REPLACED_S: Final = 15.0
+"""Ten seconds until it counts as silent, and what a start takes."""
 TAIL_BYTES: Final = 64 * 1024
 TAILS_A_MESSAGE: Final = 8
 """512 KiB, half of what a frame may hold."""
@@ -44,11 +47,21 @@ class HandingIn:
         """Training is over: return when the records of all its dead ranks are with the daemon or in files."""
         await self._guarded(*self._tasks)
         # Once more for those that died while the connection was down; the daemon may be about to be back.
-        left = [each for each in self._workers if each.ring is not None and not self._salvage.is_complete(each)]
-        if left:
+        if left := self._left():
             await self._telemetry.connected(timeout_s=SALVAGE_S)
+        connection = self._telemetry.num_connections
         await self._guarded(*(self._settle(worker) for worker in left))
+        # A daemon that takes nothing is found out by its pings, and another one started, a few times.
+        for _ in range(MAX_REPLACED):
+            left = self._left()
+            if not left or not await self._telemetry.replaced(after=connection, timeout_s=REPLACED_S):
+                break
+            connection = self._telemetry.num_connections
+            await self._guarded(*(self._settle(worker) for worker in left))
         self.keep_unstored()
+
+    def _left(self) -> list[Worker]:
+        return [each for each in self._workers if each.ring is not None and not self._salvage.is_complete(each)]
 
     def keep_unstored(self) -> None:
         """Keep the recorders of all ranks whose records or marker the daemon is not known to have stored."""

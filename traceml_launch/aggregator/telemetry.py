@@ -68,6 +68,11 @@ class Telemetry:
         welcome = self.link.welcome if self.link is not None else None
         return welcome is not None and welcome.done() and welcome.exception() is None
 
+    @property
+    def num_connections(self) -> int:
+        """How many there were; each may be to another daemon."""
+        return self.link.num_connections if self.link is not None else 0
+
     def disable(self) -> None:
         """There is none, as the user wants it."""
         self._give_up("disabled")
@@ -114,6 +119,20 @@ class Telemetry:
             return connected.done()
         finally:
             connected.cancel()
+            gone.cancel()
+
+    async def replaced(self, *, after: int, timeout_s: float) -> bool:
+        """Whether another of our own daemons has let us in, since connection `after` or within that time."""
+        if self._own is None or self.link is None:
+            return False
+        lost, gone = (asyncio.ensure_future(event.wait()) for event in (self.link.lost, self.ended))
+        try:
+            if self.link.num_connections == after:
+                await asyncio.wait({lost, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            is_another = self.link.num_connections > after or lost.done()
+            return is_another and await self.connected(timeout_s=timeout_s)
+        finally:
+            lost.cancel()
             gone.cancel()
 
     async def wait_node_end_taken(self, *, timeout_s: float) -> bool:

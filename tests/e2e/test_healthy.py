@@ -58,20 +58,6 @@ def test_healthy_run_is_complete_and_says_so(tmp_path: Path) -> None:
     assert "raining" in last_lines[3]
 
 
-def test_killed_daemon_costs_neither_exit_code_nor_report(tmp_path: Path) -> None:
-    with start_run(["--nproc-per-node=2", OWN_SCRIPTS / "healthy.py", *LONG_ENOUGH], cwd=tmp_path) as run:
-        run.wait_for_output("step 20")
-        run.signal(daemon_pid(run), signal.SIGKILL)
-        done = run.finish()
-        assert run.marked() == []
-    manifest = folder(tmp_path).manifest()
-    assert (done.exit_code, manifest["status"]) == (0, "completed")
-    assert b"started again (1 of 3)" in done.stderr
-    assert manifest["aggregator_exit_code"] == 0
-    assert (manifest["telemetry_status"], manifest["telemetry_reason"]) == ("complete", None)
-    assert steps_of(folder(tmp_path)) == {0: [80], 1: [80]}
-
-
 def test_stopped_daemon_costs_neither_exit_code_nor_report(tmp_path: Path) -> None:
     with start_run(["--nproc-per-node=2", OWN_SCRIPTS / "healthy.py", *LONG_ENOUGH], cwd=tmp_path) as run:
         run.wait_for_output("step 60")

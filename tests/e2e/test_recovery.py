@@ -15,8 +15,11 @@ TRAINS = """
 import os, time, torch
 import torch.distributed as dist
 
-dist.init_process_group("gloo")
 restart = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+# Both attempts share torchrun's store, and the second would read the addresses of the first.
+store, rank, world_size = next(dist.rendezvous("env://"))
+store = dist.PrefixStore(f"attempt {restart}", store)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(1, 41):

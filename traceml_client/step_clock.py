@@ -255,6 +255,7 @@ class StepClock(PhaseClock):
         if self._owner != get_ident():
             if self._owner != _NOBODY:
                 self.spent[INPUT_WAIT] = 0
+                self.phase = RESIDUAL  # the other may be in the middle of waiting
             self._owner = get_ident()
         self._is_proven = True
 

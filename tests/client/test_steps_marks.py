@@ -82,6 +82,15 @@ def test_batches_of_a_thread_that_does_not_train_are_not_waited_for() -> None:
     assert rank.steps[1].phases["input_wait"] == 10
 
 
+def test_a_thread_that_waits_while_another_begins_to_train_does_not_make_it_wait() -> None:
+    rank = Rank()
+    in_thread(lambda: rank.clock.enter_input(LOADER))
+    for _ in range(4):
+        rank.spend(1_000)
+        rank.optimizer(5)
+    assert [one.phases.get("input_wait") for one in rank.steps] == [None] * 4
+
+
 def test_training_may_move_to_another_thread() -> None:
     rank = Rank()
     rank.step()

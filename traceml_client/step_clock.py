@@ -75,7 +75,7 @@ class StepClock(PhaseClock):
         self.has_stepped_inside = False
         """An optimizer has stepped inside the backward that is running."""
         self._owner = _NOBODY
-        self._is_proven = False
+        self._is_proven = self._is_explicit = False
         self.alone = NO_OPTIMIZER
         """The optimizer each of whose `step()`s is a whole step; none while anything irregular happens."""
         self._was_alone = False
@@ -83,7 +83,6 @@ class StepClock(PhaseClock):
         self._source = self._last_source = NO_SOURCE
         self._before_optimizer = RESIDUAL
         self._next_occasion = 2
-        self._is_explicit = False
         self._depth = self._last_no_grad = self._wait_mark = 0
 
     # --- what ends a step -----------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceml_client.protocol.errors import TracemlError
-from traceml_daemon.report.reported import Reported
+from traceml_daemon.report.facts import Reported
 
 
 class CannotStart(TracemlError):

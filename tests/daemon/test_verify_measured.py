@@ -19,7 +19,7 @@ from tests.harness.database import Content, Step, write_database
 from tests.harness.facts import Rank, node_report, run_facts
 from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_client.protocol.node import NodeReport
-from traceml_daemon.report.resource_form import NodeSystem, RankMemory, RankProcess
+from traceml_daemon.report.measured_form import NodeSystem, RankMemory, RankProcess
 from traceml_daemon.report.write import write_reports
 from traceml_daemon.verify import gpus
 from traceml_daemon.verify.case import Case

@@ -10,8 +10,8 @@ from tests.harness.facts import Rank, error, run_facts
 from tests.harness.noisy_run import write_noisy_run
 from traceml_client.protocol.manifest import MissingRank
 from traceml_daemon.report.form import FinalSummary
+from traceml_daemon.report.measured_form import Line
 from traceml_daemon.report.saved import read_summary
-from traceml_daemon.report.series_form import Line
 
 SLOW_RANK = 700
 

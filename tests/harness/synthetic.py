@@ -17,7 +17,7 @@ from traceml_client.protocol import columns
 from traceml_daemon.core.events import Incarnation
 from traceml_daemon.diagnosis.finding import Finding
 from traceml_daemon.diagnosis.verdict import diagnose
-from traceml_daemon.report.attempts import by_rank
+from traceml_daemon.report.facts import by_rank
 from traceml_daemon.report.measurements import Records
 from traceml_daemon.report.reading import Reading
 

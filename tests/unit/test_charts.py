@@ -11,8 +11,7 @@ import pytest
 from tests.harness import reports
 from traceml_daemon.report.charts.axes import line_path, nice_steps, step_ticks, time_ticks, value_ticks
 from traceml_daemon.report.charts.heat_map import heat_map
-from traceml_daemon.report.charts.lines import rank_chart
-from traceml_daemon.report.charts.phases import phases_over_time
+from traceml_daemon.report.charts.lines import phases_over_time, rank_chart
 from traceml_daemon.report.charts.timeline import timeline
 
 

@@ -14,7 +14,7 @@ from tests.harness.facts import Rank, run_facts
 from tests.harness.noisy_run import write_noisy_run
 from traceml_daemon.report.form import FinalSummary, Window
 from traceml_daemon.report.html import summary_html
-from traceml_daemon.report.series_form import Series
+from traceml_daemon.report.measured_form import Series
 from traceml_daemon.report.write import write_reports
 
 NOTHING = Series(

@@ -13,7 +13,7 @@ from traceml_client.protocol.node import NodeReport
 from traceml_daemon.core.events import NodeVerdict
 from traceml_daemon.report.failure import diagnose, diagnose_history
 from traceml_daemon.report.form import FailureReport
-from traceml_daemon.report.lines import failure_lines, failure_sentence
+from traceml_daemon.report.text import failure_lines, failure_sentence
 
 PEER = "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:40512"
 LATE = "[../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete"

@@ -9,11 +9,9 @@ import msgspec
 
 from tests.harness.facts import START_NS, Rank, attempt_facts, error, node_report, run_facts
 from traceml_client.protocol.launch import layout_node_dir, layout_rank_dir
-from traceml_daemon.report.evidence import with_evidence
-from traceml_daemon.report.failure import diagnose
+from traceml_daemon.report.failure import diagnose, with_evidence
 from traceml_daemon.report.form import FailureReport
-from traceml_daemon.report.hang import blame_hang
-from traceml_daemon.report.progress import Progress
+from traceml_daemon.report.hang import Progress, blame_hang
 from traceml_daemon.report.symptoms import find_symptoms
 
 TRACE = 'Traceback (most recent call last):\n  File "/data/job/eval.py", line 34, in main\n'

@@ -12,7 +12,7 @@ import pytest
 from tests.harness.database import MS, Content, Sample, Step, write_database
 from tests.harness.facts import START_NS, Rank, run_facts
 from traceml_client.protocol import columns
-from traceml_daemon.report.series_form import Series
+from traceml_daemon.report.measured_form import Series
 from traceml_daemon.report.summary import build_summary
 
 MIB = 1 << 20

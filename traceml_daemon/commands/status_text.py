@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from traceml_client.protocol.manifest import TelemetryFacts
-from traceml_daemon.report.attempts import ranks_text
+from traceml_daemon.diagnosis.wording import ranks_text
 from traceml_daemon.run.run_status import STALLED_S, RunStatus
 
 _MAX_RANKS: Final = 64

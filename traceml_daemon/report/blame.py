@@ -24,11 +24,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceml_client.protocol.node import NodeReport, RankError
-from traceml_daemon.report import categories
-from traceml_daemon.report.attempts import ranks_text
+from traceml_daemon.diagnosis.wording import ranks_text
 from traceml_daemon.report.form import Confidence, Evidence
 from traceml_daemon.report.readings import of_error
-from traceml_daemon.report.symptoms import Symptom, first_of
+from traceml_daemon.report.symptoms import Symptom, first_of, of_signal, short_type
 
 _OF_SEVERAL_RANKS: Final = frozenset({"collective_mismatch", "rendezvous_failed", "network_fabric"})
 _AGENT_POLL_NS: Final = 20_000_000
@@ -77,7 +76,7 @@ def blame_interruption(signal: str | None) -> Blame:
     if signal is None:
         headline = "the daemon was told to stop while ranks were still at work"
         return Blame(category="interrupted", confidence="confirmed", headline=headline)
-    category, _ = categories.of_signal(signal)
+    category, _ = of_signal(signal)
     return Blame(category=category, confidence="confirmed", headline=f"the launcher was interrupted by {signal}")
 
 
@@ -119,7 +118,7 @@ def _was_stopped_at_start(symptom: Symptom) -> bool:
 def _blame_torchrun(reports: Sequence[NodeReport]) -> Blame | None:
     for report in reports:
         if report.signal is not None and report.interrupted_by is None:
-            category, confidence = categories.of_signal(report.signal)
+            category, confidence = of_signal(report.signal)
             headline = f"torchrun itself on node {report.node_index} was ended by {report.signal}"
             return Blame(category=category, confidence=confidence, node_index=report.node_index, headline=headline)
     return None
@@ -237,7 +236,7 @@ def _what(symptom: Symptom) -> str:
         where += f" ({symptom.phase})"
     if symptom.error is not None:
         message = _shorten(_first_line(symptom.error))
-        text = f"raised {categories.short_type(symptom.error)}" + (f": {message}" if message else "")
+        text = f"raised {short_type(symptom.error)}" + (f": {message}" if message else "")
         return f"{text},{where}" if message and where else text + where
     if symptom.reading is not None and symptom.kind in ("original", "system"):
         return f"printed {_shorten(symptom.reading.text)}{where}"

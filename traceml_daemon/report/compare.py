@@ -14,7 +14,7 @@ import msgspec
 
 from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_daemon.report import bootstrap
-from traceml_daemon.report.bootstrap import PhaseSpreads, Spread
+from traceml_daemon.report.bootstrap import PhaseSpreads, Spread, read_stretches
 from traceml_daemon.report.compare_form import (
     Basis,
     ComparedFindings,
@@ -26,11 +26,10 @@ from traceml_daemon.report.compare_form import (
     TailChange,
     Verdict,
 )
-from traceml_daemon.report.compare_words import caveats, refusal, why
+from traceml_daemon.report.compare_text import caveats, refusal, why
 from traceml_daemon.report.form import PHASE_NAMES, Finding, PhaseTimes
 from traceml_daemon.report.measurements import Measurements
 from traceml_daemon.report.saved import SavedRun, read_run
-from traceml_daemon.report.stretches import read_stretches
 
 MARGIN_PCT: Final = 5.0
 """Half of the 10 % that must be found. Runs of one script on one machine differ by 1 to 3 % by themselves."""

@@ -6,11 +6,13 @@ The session builds it from its core and what peers sent; the offline finalizer b
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from traceml_client.protocol.manifest import RecordCounts, TelemetryFacts, Topology, TrainingStatus
-from traceml_client.protocol.node import NodeReport, RankError
+from traceml_client.protocol.node import NodeReport, RankEnd, RankError
 from traceml_daemon.core.events import Incarnation, NodeVerdict, RankPlace
+from traceml_daemon.peers.node_ending import why_no_marker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,3 +62,51 @@ class RunFacts:
     warnings: tuple[str, ...] = ()
     """What the core said by `WarnOnce`, and other sentences for `finalization_warning.json`."""
     is_provisional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """What the terminal and the manifest say of a failure; empty after success."""
+
+    failure_lines: tuple[str, ...] = ()
+    failure_sentence: str | None = None
+
+
+def by_rank(attempts: Iterable[AttemptFacts]) -> dict[int, tuple[AttemptFacts, ...]]:
+    """Rank to its attempts, the oldest first; a rank's number in the reports is the place in this order."""
+    grouped: dict[int, list[AttemptFacts]] = {}
+    for attempt in attempts:
+        grouped.setdefault(attempt.place.rank, []).append(attempt)
+    return {rank: tuple(sorted(grouped[rank], key=_start_order)) for rank in sorted(grouped)}
+
+
+def last_attempts(attempts: Iterable[AttemptFacts]) -> dict[int, AttemptFacts]:
+    """Rank to the attempt that speaks for it."""
+    return {rank: ordered[-1] for rank, ordered in by_rank(attempts).items()}
+
+
+def _start_order(attempt: AttemptFacts) -> tuple[int, int, int, int]:
+    """A slot's attempts follow one another; between slots the start decides, as far as it is known."""
+    started_ns = attempt.started_ns or attempt.first_at_ns or 0
+    incarnation = attempt.incarnation
+    return started_ns, incarnation.attempt, incarnation.node_index, incarnation.local_rank
+
+
+def ends_of(reports: Iterable[NodeReport]) -> dict[Incarnation, RankEnd]:
+    """What launchers saw of the end of each incarnation."""
+    return {
+        Incarnation(report.node_index, end.local_rank, end.attempt): end for report in reports for end in report.ranks
+    }
+
+
+def ending_text(attempt: AttemptFacts, end: RankEnd | None) -> str | None:
+    """How an attempt ended: `killed by SIGTERM`, `exit code 1 after ValueError: no data`, `finished`."""
+    if end is not None and not end.is_marker_sent:
+        return why_no_marker(end)
+    if end is None and attempt.state != "finished":
+        return "its connection was lost before its marker" if attempt.state == "lost" else None
+    error, code = attempt.error or attempt.thread_error, attempt.exit_code
+    if error is not None:
+        first_line = f"{error.type}: {error.message}".splitlines()[0][:200]
+        return f"exit code {code} after {first_line}" if code else f"finished after {first_line}"
+    return f"exit code {code}" if code else "finished"

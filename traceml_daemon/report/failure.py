@@ -1,5 +1,8 @@
 """`failure_report.json` in its first form: rank and category from raise times, exits and signals alone.
 
+Then the line of a file that it rests on, so that a reader can look for himself. Files may be huge, binary or gone: they
+are read in pieces up to a bound, and no evidence is better than a wrong line.
+
 What a restart recovered is diagnosed the same way, from the attempts that ended with it, and goes to the history.
 """
 
@@ -7,24 +10,24 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from traceml_client.protocol.launch import TRAINING_STDERR_FILE, layout_node_dir, layout_rank_dir
+import msgspec
+
+from traceml_client.protocol.launch import NODE_FILE, TRAINING_STDERR_FILE, layout_node_dir, layout_rank_dir
 from traceml_client.protocol.node import NodeReport
 from traceml_daemon.core.events import NodeVerdict
 from traceml_daemon.log_files.catalog import load_entry
-from traceml_daemon.report.attempts import by_rank, last_attempts
 from traceml_daemon.report.blame import Blame, blame, blame_interruption
-from traceml_daemon.report.facts import AttemptFacts, RunFacts
-from traceml_daemon.report.form import Collateral, FailureReport, MissingFact, TorchrunView
-from traceml_daemon.report.hang import blame_hang
-from traceml_daemon.report.progress import read_progress
+from traceml_daemon.report.facts import AttemptFacts, RunFacts, by_rank, ends_of, last_attempts
+from traceml_daemon.report.form import Collateral, Evidence, FailureReport, MissingFact, TorchrunView
+from traceml_daemon.report.hang import blame_hang, read_progress
 from traceml_daemon.report.readings import read_attempts, read_run
-from traceml_daemon.report.symptoms import Symptom, ends_of, find_finished, find_symptoms
+from traceml_daemon.report.symptoms import Symptom, find_finished, find_symptoms, short_type
 
 STDERR_FILE: Final = "stderr.log"
 _STOPS: Final = frozenset({"sigterm_unattributed", "interrupted", "hangup", "preempted_or_cancelled"})
@@ -198,3 +201,66 @@ def stderr_of(attempt: AttemptFacts | None, node_index: int | None = None) -> st
 def _number(attempt: AttemptFacts, facts: RunFacts) -> int:
     """As the summary numbers a rank's attempts: by start."""
     return by_rank(facts.attempts)[attempt.place.rank].index(attempt)
+
+
+_MAX_FILE_BYTES: Final = 64 << 20
+"""0.1 s of reading; the launcher keeps streams without a cap, but what is said last is at their end."""
+_MAX_TEXT: Final = 500
+
+
+def with_evidence(diagnosis: Diagnosis, run_dir: Path) -> FailureReport:
+    """The report, with the line that its initiating rank's failure can be read from, if there is one."""
+    report, initiator = diagnosis
+    if initiator is None or report.evidence:
+        return report
+    read = initiator.reading.evidence if initiator.reading is not None else None
+    found = _error_line(initiator, run_dir) or (read if initiator.signal is None else None)
+    exit_line = _exit_line(initiator, run_dir)
+    chosen = tuple(one for one in (found or exit_line, read if found is None else None) if one is not None)
+    return msgspec.structs.replace(report, evidence=chosen)
+
+
+def _error_line(initiator: Symptom, run_dir: Path) -> Evidence | None:
+    """The last line of the traceback in the rank's own stream, behind a module's name or `[rank1]:` as it may be."""
+    error = initiator.error
+    if error is None:
+        return None
+    first_line = error.message.partition("\n")[0]
+    name = short_type(error)
+    return _last_line(run_dir, stderr_of(initiator.attempt), f"{name}: {first_line}" if first_line else name)
+
+
+def _exit_line(initiator: Symptom, run_dir: Path) -> Evidence | None:
+    """The rank's exit code or signal in its node's report."""
+    file = f"{layout_node_dir(initiator.attempt.incarnation.node_index)}/{NODE_FILE}"
+    name, value = ("signal", f'"{initiator.signal}"') if initiator.signal else ("exit_code", str(initiator.exit_code))
+    is_own = False
+    for number, line in enumerate(_lines(run_dir / file), 1):
+        text = line.decode(errors="replace").strip()
+        if text.startswith('"pid":'):
+            is_own = text.rstrip(",") == f'"pid": {initiator.attempt.place.pid}'
+        elif is_own and text.rstrip(",") == f'"{name}": {value}':
+            return Evidence(file, number, text)
+    return None
+
+
+def _last_line(run_dir: Path, file: str, needle: str) -> Evidence | None:
+    """The last line that holds `needle`: an error that ends a process is the last of its kind."""
+    wanted, found = needle.encode(errors="surrogatepass"), None
+    for number, line in enumerate(_lines(run_dir / file), 1):
+        if wanted in line:
+            found = number, line
+    if found is None:
+        return None
+    text = found[1].decode(errors="replace").strip("\r\n")
+    return Evidence(file, found[0], text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT])
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Lines end at a newline only. None where the file is not there, or too large to be read now."""
+    try:
+        if path.stat().st_size <= _MAX_FILE_BYTES:
+            with path.open("rb") as file:
+                yield from file
+    except OSError:
+        return

@@ -13,8 +13,7 @@ import msgspec
 from traceml_client.protocol.columns import PHASES
 from traceml_client.protocol.manifest import RecordCounts, TelemetryFacts, Topology, TrainingStatus
 from traceml_daemon.diagnosis.finding import Finding as Finding
-from traceml_daemon.report.resource_form import MemorySection, ProcessSection, SystemSection
-from traceml_daemon.report.series_form import Series
+from traceml_daemon.report.measured_form import MemorySection, ProcessSection, Series, SystemSection
 
 SUMMARY_SCHEMA_VERSION: Final = 1
 FAILURE_SCHEMA_VERSION: Final = 1

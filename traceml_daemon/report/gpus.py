@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 
 from traceml_client.protocol.columns import GPU_HEALTH_SAMPLE, GPU_SAMPLE, NOT_MEASURED
+from traceml_daemon.report.measured_form import GpuSystem
 from traceml_daemon.report.measurements import Integers
-from traceml_daemon.report.resource_form import GpuSystem
 from traceml_daemon.report.samples import RankSamples, largest, level
 
 _THROTTLING: Final = {

@@ -13,15 +13,13 @@ from typing import Any, Final, NamedTuple
 
 import jinja2
 
-from traceml_daemon.report.attempts import ranks_text
+from traceml_daemon.diagnosis.wording import ranks_text
 from traceml_daemon.report.charts.axes import Chart, step_ticks, time_ticks
 from traceml_daemon.report.charts.heat_map import heat_map
-from traceml_daemon.report.charts.lines import rank_chart
-from traceml_daemon.report.charts.phases import phases_over_time, share_bar
+from traceml_daemon.report.charts.lines import phases_over_time, rank_chart, share_bar
 from traceml_daemon.report.charts.timeline import timeline
 from traceml_daemon.report.form import FinalSummary, RankSection
-from traceml_daemon.report.lines import collateral_text
-from traceml_daemon.report.text import outcome_lines, size_text, step_caption, telemetry_lines
+from traceml_daemon.report.text import collateral_text, outcome_lines, size_text, step_caption, telemetry_lines
 
 MAX_RANK_ROWS: Final = 32
 """Of more ranks those that did not finish and the slowest are listed."""

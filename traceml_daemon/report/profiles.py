@@ -23,8 +23,8 @@ from traceml_daemon.diagnosis.profile import (
 )
 from traceml_daemon.diagnosis.robust import thinned
 from traceml_daemon.report.cells import StepCells
+from traceml_daemon.report.measured_form import GpuSystem, Level, NodeSystem
 from traceml_daemon.report.measurements import Integers
-from traceml_daemon.report.resource_form import GpuSystem, Level, NodeSystem
 from traceml_daemon.report.samples import RankSamples, largest
 from traceml_daemon.report.spikes import SpikeFinder
 from traceml_daemon.report.statistics import AttemptSteps

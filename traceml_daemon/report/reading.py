@@ -11,13 +11,19 @@ from traceml_daemon.diagnosis.profile import RunProfile
 from traceml_daemon.report.cells import CellAxis, StepCells
 from traceml_daemon.report.facts import AttemptFacts, RunFacts
 from traceml_daemon.report.gpus import gpus
+from traceml_daemon.report.measured_form import (
+    GpuSystem,
+    NodeSeries,
+    NodeSystem,
+    RankMemory,
+    RankProcess,
+    RankSeries,
+    Series,
+)
 from traceml_daemon.report.measurements import Measurements
 from traceml_daemon.report.profiles import RankParts, rank_parts, run_profile
-from traceml_daemon.report.resource_form import GpuSystem, NodeSystem, RankMemory, RankProcess
 from traceml_daemon.report.samples import RankSamples
-from traceml_daemon.report.series import node_series, phase_lines, rank_series, series
-from traceml_daemon.report.series_form import NodeSeries, RankSeries, Series
-from traceml_daemon.report.spans import SpanAxis
+from traceml_daemon.report.series import SpanAxis, node_series, phase_lines, rank_series, series
 from traceml_daemon.report.spikes import SpikeFinder
 from traceml_daemon.report.statistics import AttemptSteps, PhaseStatistics
 

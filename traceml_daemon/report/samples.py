@@ -19,8 +19,7 @@ from traceml_client.protocol.columns import (
     PROCESS_SAMPLE,
     TRAFFIC_SAMPLE,
 )
-from traceml_daemon.report.measurements import Integers, Records
-from traceml_daemon.report.resource_form import (
+from traceml_daemon.report.measured_form import (
     DeviceMemory,
     Level,
     MemoryOverall,
@@ -33,6 +32,7 @@ from traceml_daemon.report.resource_form import (
     SystemOverall,
     SystemSection,
 )
+from traceml_daemon.report.measurements import Integers, Records
 
 _NO_SAMPLES: Final = "no sample was recorded"
 _NO_GPU: Final = "no rank used a GPU of which an NVIDIA driver told anything"

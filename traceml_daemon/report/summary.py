@@ -10,8 +10,7 @@ from traceml_client.protocol.node import RankEnd
 from traceml_daemon.core.events import Incarnation
 from traceml_daemon.diagnosis.finding import Finding
 from traceml_daemon.diagnosis.verdict import about_memory, diagnose, undiagnosed
-from traceml_daemon.report.attempts import by_rank, ending_text, ends_by_incarnation
-from traceml_daemon.report.facts import AttemptFacts, RunFacts
+from traceml_daemon.report.facts import AttemptFacts, RunFacts, by_rank, ending_text, ends_of
 from traceml_daemon.report.form import (
     AttemptSection,
     FailureReport,
@@ -48,7 +47,7 @@ def build_summary(
         training=_training(facts),
         telemetry=facts.telemetry,
         warnings=facts.warnings,
-        ranks=tuple(_ranks(attempts, reading.steps, ends_by_incarnation(facts.node_reports))),
+        ranks=tuple(_ranks(attempts, reading.steps, ends_of(facts.node_reports))),
         step_time=step_time_section(reading.overall, reading.last_steps, notes),
         memory=memory_section(tuple(reading.memory)),
         process=process_section(tuple(reading.process)),

@@ -3,6 +3,9 @@
 A symptom's class says how near it is to a cause: an original error or death beats a time-out of a collective, that
 beats a lost peer, that beats a signal which torchrun or the launcher sends to those who are left. Within a class the
 time decides: of the raise where there was one, not of the reaping.
+
+A category is a cause, never a wrapper; where a sign fits several causes, the category says so (`sigkill_unattributed`).
+What an exception says is read by the triage.
 """
 
 from __future__ import annotations
@@ -11,12 +14,35 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from traceml_client.protocol.node import NodeReport, RankEnd, RankError
+from traceml_client.protocol.node import RankEnd, RankError
 from traceml_daemon.core.events import Incarnation
-from traceml_daemon.report import categories
 from traceml_daemon.report.facts import AttemptFacts
 from traceml_daemon.report.form import Confidence
 from traceml_daemon.report.readings import Reading, Readings, of_error
+
+_BY_SIGNAL: Final[dict[str, tuple[str, Confidence]]] = {
+    "SIGKILL": ("sigkill_unattributed", "unknown"),
+    "SIGSEGV": ("segfault", "confirmed"),
+    "SIGABRT": ("abort", "confirmed"),
+    "SIGBUS": ("bus_error_shm", "likely"),
+    "SIGILL": ("illegal_instruction", "confirmed"),
+    "SIGFPE": ("illegal_instruction", "confirmed"),
+    "SIGTERM": ("sigterm_unattributed", "unknown"),
+    "SIGHUP": ("hangup", "likely"),
+    "SIGINT": ("interrupted", "likely"),
+    "SIGQUIT": ("interrupted", "likely"),
+}
+
+
+def short_type(error: RankError) -> str:
+    """`torch.distributed.DistBackendError` is DistBackendError to people."""
+    return error.type.rpartition(".")[2]
+
+
+def of_signal(signal: str) -> tuple[str, Confidence]:
+    """The category of a death by a signal; one of an unknown signal says only that."""
+    return _BY_SIGNAL.get(signal, ("insufficient_evidence", "unknown"))
+
 
 Kind = Literal["original", "system", "timeout", "peer_lost", "terminated", "vanished", "finished"]
 
@@ -53,13 +79,6 @@ class Symptom:
     @property
     def rank(self) -> int:
         return self.attempt.place.rank
-
-
-def ends_of(reports: Iterable[NodeReport]) -> dict[Incarnation, RankEnd]:
-    """What launchers saw of the ends of their ranks."""
-    return {
-        Incarnation(report.node_index, end.local_rank, end.attempt): end for report in reports for end in report.ranks
-    }
 
 
 def find_symptoms(
@@ -116,7 +135,7 @@ def _symptom(attempt: AttemptFacts, end: RankEnd | None) -> Symptom | None:
         return _of_error(attempt, error, exit_code=exit_code, signal=signal)
     common = replace(_blank(attempt, end), exit_code=exit_code, signal=signal)
     if signal is not None:
-        category, confidence = categories.of_signal(signal)
+        category, confidence = of_signal(signal)
         is_ending = signal in _ENDING_SIGNALS or common.is_by_launcher
         return replace(common, kind="terminated" if is_ending else "original", category=category, confidence=confidence)
     if exit_code in _ENDING_CODES:
@@ -147,7 +166,7 @@ def _last_sign_ns(attempt: AttemptFacts) -> int | None:
 
 def _of_error(attempt: AttemptFacts, error: RankError, *, exit_code: int | None, signal: str | None) -> Symptom:
     said = of_error(error)
-    is_vague = said.cause.category == "python_exception" and categories.short_type(error) in _VAGUE_TYPES
+    is_vague = said.cause.category == "python_exception" and short_type(error) in _VAGUE_TYPES
     return Symptom(
         attempt=attempt,
         kind=said.kind,

@@ -12,13 +12,10 @@ from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_client.protocol.manifest import encode_json, write_atomically
 from traceml_daemon.errors import ReportError
 from traceml_daemon.log_files.contrasting import contrast_run
-from traceml_daemon.report.evidence import with_evidence
-from traceml_daemon.report.facts import RunFacts
-from traceml_daemon.report.failure import diagnose, diagnose_history
+from traceml_daemon.report.facts import Reported, RunFacts
+from traceml_daemon.report.failure import diagnose, diagnose_history, with_evidence
 from traceml_daemon.report.form import FailureReport, FinalSummary
-from traceml_daemon.report.lines import failure_lines, failure_sentence
-from traceml_daemon.report.reported import Reported
-from traceml_daemon.report.text import failure_text, summary_text
+from traceml_daemon.report.text import failure_lines, failure_sentence, failure_text, summary_text
 
 SUMMARY_FILE: Final = "final_summary.json"
 SUMMARY_TEXT_FILE: Final = "final_summary.txt"

@@ -19,7 +19,7 @@ from traceml_client.protocol.errors import ConfigError, StoreError
 from traceml_client.protocol.manifest import TelemetryFacts, TelemetryReason, rfc3339
 from traceml_daemon.core.events import SealRun
 from traceml_daemon.errors import ReportError
-from traceml_daemon.report.reported import Reported
+from traceml_daemon.report.facts import Reported
 from traceml_daemon.run.final_files import (
     ERROR_FILE,
     WARNING_FILE,

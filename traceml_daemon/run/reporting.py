@@ -11,8 +11,7 @@ from typing import ParamSpec, TypeVar
 from traceml_client.protocol.errors import TracemlError
 from traceml_daemon.config import RunConfig
 from traceml_daemon.errors import ReportError
-from traceml_daemon.report.facts import RunFacts
-from traceml_daemon.report.reported import Reported
+from traceml_daemon.report.facts import Reported, RunFacts
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

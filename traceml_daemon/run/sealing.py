@@ -18,7 +18,7 @@ from traceml_client.protocol.manifest import TelemetryFacts, rfc3339
 from traceml_client.protocol.messages import RunFinalized
 from traceml_daemon.core import events as ev
 from traceml_daemon.errors import ReportError
-from traceml_daemon.report.reported import Reported
+from traceml_daemon.report.facts import Reported
 from traceml_daemon.run.final_files import (
     ERROR_FILE,
     WARNING_FILE,

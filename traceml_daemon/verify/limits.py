@@ -10,7 +10,7 @@ from typing import Final
 
 import psutil
 
-from traceml_daemon.report.resource_form import NodeSystem
+from traceml_daemon.report.measured_form import NodeSystem
 from traceml_daemon.report.text import size_text
 from traceml_daemon.verify.case import Case
 from traceml_daemon.verify.result import CheckResult, gone, not_checkable, still_there

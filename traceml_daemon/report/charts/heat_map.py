@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from traceml_daemon.report.charts.axes import SIZE, Chart, Key, Shape, Tick
-from traceml_daemon.report.series_form import Line
+from traceml_daemon.report.measured_form import Line
 
 MAX_ROWS: Final = 128
 """A row is at least a few pixels high; of more ranks several share one, and the slowest of them shows."""

@@ -9,10 +9,10 @@ from datetime import datetime
 from itertools import accumulate
 from typing import Final
 
-from traceml_daemon.report.attempts import ranks_text
+from traceml_daemon.diagnosis.wording import ranks_text
 from traceml_daemon.report.charts.axes import SIZE, Chart, Key, Shape, Tick, box_path, time_ticks
 from traceml_daemon.report.form import AttemptSection, FinalSummary
-from traceml_daemon.report.series_form import RankSeries
+from traceml_daemon.report.measured_form import RankSeries
 
 MAX_ROWS: Final = 24
 _SAME_PLACE: Final = 0.02

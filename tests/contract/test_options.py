@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import launches
 from traceml_launch import cli
-from traceml_launch.commandline import help_text, preparation, toml_file, torchrun_options
-from traceml_launch.commandline.arguments import split
-from traceml_launch.commandline.installed_torchrun import declared_options
-from traceml_launch.commandline.job_environment import JobEnvironment
-from traceml_launch.commandline.layers import Layers
-from traceml_launch.commandline.options import BY_KEY, BY_SPELLING, OPTIONS, Option, documented
+from traceml_launch.commandline import help_text, layers, preparation, torchrun_options
+from traceml_launch.commandline.options import BY_SPELLING, OPTIONS, Option, documented
+from traceml_launch.commandline.torchrun_options import declared_options
 
 CONTRACT_DEFAULTS = {
     "--nproc-per-node": "1",
@@ -70,19 +68,16 @@ def test_help_goes_to_standard_output_and_starts_nothing(capsys: pytest.CaptureF
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
 def test_every_option_reads_its_variable_and_the_file(option: Option, elsewhere: Path) -> None:
     (elsewhere / "traceml.toml").write_text(f"{option.key.replace('-', '_')} = 'word'\n")
-    assert toml_file.read(elsewhere) == {option.key: "word"}
-    layers = Layers(
-        line=split(["train.py"]), environ={option.variable: "v"}, file={option.key: "f"}, job=JobEnvironment()
-    )
-    assert layers.find(option.key) == (option.variable, "v", False)
-    assert BY_KEY[option.key] is option
+    assert layers.read_file(elsewhere) == {option.key: "word"}
+    said = launches.layers("train.py", {option.variable: "v"}, {option.key: "f"})
+    assert said.find(option.key) == (option.variable, "v", False)
 
 
 def test_the_file_takes_numbers_and_truth_values(elsewhere: Path) -> None:
     (elsewhere / "traceml.toml").write_text("nproc-per-node = 2\nsettle-sec = 0.5\nno-history = true\nattach = false\n")
-    read = toml_file.read(elsewhere)
+    read = layers.read_file(elsewhere)
     assert read == {"nproc-per-node": "2", "settle-sec": "0.5", "no-history": "true", "attach": "false"}
-    assert toml_file.read(elsewhere / "nowhere") == {}
+    assert layers.read_file(elsewhere / "nowhere") == {}
 
 
 REFUSED = [

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.launches import FOLDER, launch, surroundings
+from tests.harness.launches import FOLDER, launch
 from traceml_client.protocol.errors import ConfigError
-from traceml_launch.commandline.arguments import split
 from traceml_launch.commandline.config import LaunchConfig
-from traceml_launch.commandline.settings import build, token_file
 
 
 def test_the_defaults_are_the_contracts() -> None:
@@ -238,12 +236,12 @@ def test_every_switch_and_number_reaches_its_field() -> None:
     config = launch(
         "--attach --no-save-training-output --no-history --disable-traceml --overwrite --quiet --max-log-bytes 9 "
         "--trace-max-steps 5 --linger-sec 0 --finalize-timeout-sec 7 --on-missing-aggregator raise --logs-dir /l "
-        "--html-report --aggregator-port 1234 --log-dir /t train.py"
+        "--html-report --aggregator-port 1234 train.py"
     )
     assert (config.attach, config.overwrite, config.is_quiet, config.is_disabled) == (True, True, True, True)
     assert (config.is_output_saved, config.has_history, config.has_html) == (False, False, True)
     assert (config.max_log_bytes, config.trace_max_steps, config.linger_s, config.finalize_timeout_s) == (9, 5, 0, 7)
-    assert (config.on_missing_aggregator, config.logs_dir, config.torchrun_log_dir) == ("raise", Path("/l"), Path("/t"))
+    assert (config.on_missing_aggregator, config.logs_dir) == ("raise", Path("/l"))
     assert (config.aggregator_port, config.is_port_required) == (1234, True)
 
 
@@ -253,19 +251,12 @@ def test_the_token_is_taken_from_its_variable_and_never_shown() -> None:
     assert "secret-word" not in repr(config)
 
 
-def test_the_token_file_is_named_with_its_source() -> None:
-    assert token_file(split(["train.py"]), surroundings()) is None
-    assert token_file(split(["--token_file", "t", "train.py"]), surroundings()) == ("--token_file", FOLDER / "t")
-    found = token_file(split(["train.py"]), surroundings({"TRACEML_TOKEN_FILE": "/t"}))
-    assert found == ("TRACEML_TOKEN_FILE", Path("/t"))
-
-
 @pytest.mark.parametrize(
     ("environ", "is_terminal", "expected"),
     [({}, True, True), ({}, False, False), ({"NO_COLOR": "1"}, True, False), ({"TERM": "dumb"}, True, False)],
 )
 def test_color_is_for_terminals_that_want_it(environ: dict[str, str], is_terminal: bool, expected: bool) -> None:
-    config = build(split(["train.py"]), surroundings(environ, is_terminal=is_terminal))
+    config = launch("train.py", environ, is_terminal=is_terminal)
     assert config.has_color is expected
 
 

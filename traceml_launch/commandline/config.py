@@ -45,8 +45,6 @@ class LaunchConfig:
     master_addr: str = "127.0.0.1"
     master_port: int | None = None
     """Null on one node where none was given: torchrun takes a free one."""
-    rdzv_endpoint_host: str = ""
-    """The host part of `--rdzv-endpoint`; empty if there is none."""
 
     run_name: str
     """Valid as a folder name. With `is_run_name_explicit` False it may get a suffix when the folder is reserved."""
@@ -82,8 +80,6 @@ class LaunchConfig:
     """False: training inherits the terminal and no stream file is made."""
     are_streams_torchruns: bool = False
     """The user gave `--redirects`, `--tee` or `--logs-specs`: ranks keep the descriptors that torchrun gave them."""
-    torchrun_log_dir: Path | None = None
-    """`--log-dir`: torchrun's own files, linked into ours."""
     max_log_bytes: int = 0
     """Per stream file; 0: no cap."""
     has_history: bool = True

@@ -1,4 +1,4 @@
-"""Pure: the help of `traceml run` and README's configuration table, both made from the table of options."""
+"""Pure: the help of `traceml run`, made from the table of options."""
 
 from __future__ import annotations
 
@@ -20,59 +20,25 @@ A value comes from the option, else from its variable, else from traceml.toml in
 "x"), else from the job's environment (Slurm, PET_*), else it is the default. TRACEML_TOKEN holds the shared secret of a
 run on several nodes. NO_COLOR switches colors off.
 """
-_METAVARS = {
-    "flag": "",
-    "text": "TEXT",
-    "path": "PATH",
-    "port": "PORT",
-    "count": "N",
-    "seconds": "SECONDS",
-    "nproc": "N",
-    "nnodes": "N",
-    "run_name": "NAME",
-}
+_METAVARS = {"flag": "", "count": "N", "nproc": "N", "nnodes": "N", "run_name": "NAME"}
 
 
 def run_help(*, width: int) -> str:
     """The text of `traceml run --help`; option names, defaults and variables are never broken over lines."""
     parts = [f"Usage: {USAGE}\n", _fill(_INTRODUCTION, width), "Options:"]
     parts += [_entry(option, width) for option in documented()]
-    parts.append(_fill("Passed on to torchrun: " + " ".join(_torchrun_names()), width, indent="  "))
+    parts.append(_fill("Passed on to torchrun: " + " ".join(torchrun_options.PASSED_ON), width, indent="  "))
     parts.append(_fill("Not in this version: " + ", ".join(_later_names()), width, indent="  "))
     parts += [_fill(paragraph, width) for paragraph in _RULES.split("\n\n")]
     return "\n".join(parts)
 
 
-def markdown_table() -> str:
-    """README's configuration table: option, variable, default, meaning."""
-    rows = ["| option | variable | default | meaning |", "|---|---|---|---|"]
-    rows += [
-        f"| {_spellings(option)}{' (+)' if option.is_extra else ''} | `{option.variable}` | {option.default} "
-        f"| {option.meaning} |"
-        for option in documented()
-    ]
-    rows += [
-        f"| {_spellings(option)} | `{option.variable}` | | not in this version: {option.meaning} |"
-        for option in OPTIONS
-        if option not in documented()
-    ]
-    return "\n".join(rows) + "\n"
-
-
-def _spellings(option: Option) -> str:
-    return ", ".join(f"`{spelling}`" for spelling in option.spellings)
-
-
 def _entry(option: Option, width: int) -> str:
-    metavar = "|".join(option.accepted or option.choices) or _METAVARS[option.kind]
+    metavar = "|".join(option.accepted or option.choices) or _METAVARS.get(option.kind, option.kind.upper())
     head = ", ".join(option.spellings) + (f" {metavar}" if metavar else "") + ("  (+)" if option.is_extra else "")
     body = _fill(option.meaning, width, indent="        ")
     facts = _fill(f"[env: {option.variable}] [default: {option.default}]", width, indent="        ")
     return f"  {head}\n{body}{facts}".rstrip("\n")
-
-
-def _torchrun_names() -> list[str]:
-    return sorted(name for name in torchrun_options.SWITCHES | torchrun_options.VALUED if name.startswith("--"))
 
 
 def _later_names() -> list[str]:

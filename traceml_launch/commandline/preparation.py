@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from traceml_client.protocol import environ, token_file
-from traceml_launch.commandline import arguments, settings, toml_file
+from traceml_launch.commandline import arguments, job_environment, settings
 from traceml_launch.commandline.config import LaunchConfig
+from traceml_launch.commandline.layers import Layers, read_file
 
 PROBE_S = 20.0
 """For another interpreter to say whether it has our client; longer than a cold start from a network disk takes."""
@@ -32,26 +33,32 @@ def prepare(words: Sequence[str]) -> LaunchConfig | None:
 
         sys.stdout.write(help_text.run_help(width=min(shutil.get_terminal_size().columns, 120)))
         return None
-    folder = Path.cwd()
-    around = settings.Surroundings(
-        environ=environ.snapshot(),
-        file=toml_file.read(folder),
-        folder=folder,
+    variables = environ.snapshot()
+    layers = Layers(
+        line=line,
+        environ=variables,
+        file=read_file(Path.cwd()),
+        job=job_environment.read(variables),
+        folder=Path.cwd(),
+    )
+    config = settings.build(
+        layers,
         num_cpus=len(os.sched_getaffinity(0)),
         new_run_name=new_run_name(),
         is_terminal=sys.stderr.isatty(),
     )
-    config = settings.build(line, around)
-    named = settings.token_file(line, around)
-    if named is not None:
-        config = _with_token(config, *named)
+    config = _with_token_of_file(config, layers)
     _check_tls_files(config)
-    return _without_telemetry_where_the_ranks_lack_us(config, around.environ)
+    return _without_telemetry_where_the_ranks_lack_us(config, variables)
 
 
-def _with_token(config: LaunchConfig, source: str, path: Path) -> LaunchConfig:
+def _with_token_of_file(config: LaunchConfig, layers: Layers) -> LaunchConfig:
     """Raises ConfigError."""
-    token = token_file.read_token_file(path, source=source)
+    found = layers.find("token-file")
+    if found is None:
+        return config
+    path: Path = layers.get("token-file")
+    token = token_file.read_token_file(path, source=found.source)
     exposure = token_file.exposure(path)
     return dataclasses.replace(config, token=token, notices=(*config.notices, *filter(None, [exposure])))
 

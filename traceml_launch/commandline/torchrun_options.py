@@ -1,54 +1,33 @@
 """torchrun's own options and how many values each takes: enough to find SCRIPT behind them, nothing more.
 
 The table is torch 2.13's. An option that it does not know may be of another version, so the torchrun that is installed
-beside us is asked before anything is called unknown.
+beside us is asked before anything is called unknown: its `run.py` is read as text, for importing torch takes seconds.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 from functools import cache
+from pathlib import Path
 
-SWITCHES = frozenset({"--standalone", "--module", "-m", "--no-python", "--run-path", "--virtual-local-rank"})
+SWITCHES = {"--standalone", "--module", "-m", "--no-python", "--run-path", "--virtual-local-rank"}
 """Options without a value."""
-VALUED = frozenset(
-    {
-        "--rdzv-backend",
-        "--rdzv-endpoint",
-        "--rdzv-id",
-        "--rdzv-conf",
-        "--max-restarts",
-        "--monitor-interval",
-        "--start-method",
-        "--event-log-handler",
-        "--role",
-        "--log-dir",
-        "--redirects",
-        "-r",
-        "--tee",
-        "-t",
-        "--local-ranks-filter",
-        "--duplicate-stdout-filters",
-        "--duplicate-stderr-filters",
-        "--local-addr",
-        "--logs-specs",
-        "--numa-binding",
-        "--signals-to-handle",
-        "--shutdown-timeout",
-    }
-)
+VALUED = {
+    "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf", "--max-restarts", "--monitor-interval", "--role",
+    "--start-method", "--event-log-handler", "--log-dir", "--redirects", "-r", "--tee", "-t", "--local-ranks-filter",
+    "--duplicate-stdout-filters", "--duplicate-stderr-filters", "--local-addr", "--logs-specs", "--numa-binding",
+    "--signals-to-handle", "--shutdown-timeout",
+}  # fmt: skip
 LONG_OF_SHORT = {"-m": "--module", "-r": "--redirects", "-t": "--tee"}
+PASSED_ON = sorted((SWITCHES | VALUED) - {*LONG_OF_SHORT, "--module", "--no-python"})
+"""What a variable or a file may say too; not what SCRIPT is."""
 
 
 def takes_value(name: str) -> bool | None:
-    """Whether this option of torchrun is followed by a value; null if torchrun does not have it.
-
-    Args:
-        name: with hyphens, without a value.
-    """
-    if name in SWITCHES:
-        return False
-    if name in VALUED:
-        return True
+    """Whether this option of torchrun (with hyphens, without a value) has a value; null if torchrun lacks it."""
+    if name in SWITCHES or name in VALUED:
+        return name in VALUED
     return _installed().get(name)
 
 
@@ -59,6 +38,30 @@ def known_names() -> list[str]:
 
 @cache
 def _installed() -> dict[str, bool]:
-    from traceml_launch.commandline import installed_torchrun
+    """Option with hyphens -> whether it takes a value. Empty where no torch is found or its file cannot be read."""
+    try:
+        found = importlib.util.find_spec("torch")
+        if found is None or found.origin is None:
+            return {}
+        return declared_options((Path(found.origin).parent / "distributed" / "run.py").read_bytes())
+    except (OSError, SyntaxError, ValueError, ImportError):
+        return {}
 
-    return installed_torchrun.options()
+
+def declared_options(source: bytes) -> dict[str, bool]:
+    """The options that the `add_argument` calls of this source declare. Raises SyntaxError, ValueError."""
+    declared: dict[str, bool] = {}
+    for call in ast.walk(ast.parse(source)):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
+            is_valued = not any(word.arg == "action" and _is_switch(word.value) for word in call.keywords)
+            for argument in call.args:
+                if isinstance(argument, ast.Constant) and str(argument.value).startswith("-"):
+                    declared[str(argument.value).replace("_", "-")] = is_valued
+    return declared
+
+
+def _is_switch(action: ast.expr) -> bool:
+    """torchrun's own action for switches, or argparse's."""
+    if isinstance(action, ast.Name):
+        return action.id == "check_env"
+    return isinstance(action, ast.Constant) and action.value in ("store_true", "store_false")

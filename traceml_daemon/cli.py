@@ -12,8 +12,7 @@ from traceml_client.protocol import environ
 from traceml_client.protocol import token_file as token_files
 from traceml_client.protocol.command_line import Command, Option, option
 from traceml_client.protocol.environ import DEFAULT_AGGREGATOR_PORT
-from traceml_client.protocol.errors import ConfigError, StoreError
-from traceml_daemon.errors import CannotStart, ReportError
+from traceml_client.protocol.errors import ConfigError, TracemlError
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -114,7 +113,7 @@ def _run(command: Command, words: Sequence[str], *, prog: str, exit_failed: int 
         return command.run(words, prog=prog)
     except ConfigError as error:
         return _complain(prog, str(error), EXIT_USAGE)
-    except (CannotStart, StoreError, ReportError) as error:
+    except TracemlError as error:
         return _complain(prog, str(error), exit_failed)
 
 

@@ -7,12 +7,14 @@ from typing import Final
 
 from traceml_client.protocol import launch
 
+SUMMARY_FILE: Final = "final_summary.json"
+SUMMARY_TEXT_FILE: Final = "final_summary.txt"
+HTML_FILE: Final = "final_summary.html"
+FAILURE_FILE: Final = "failure_report.json"
+FAILURE_TEXT_FILE: Final = "failure_report.txt"
 _FIXED: Final = {
-    "final_summary_json": "final_summary.json",
-    "final_summary_txt": "final_summary.txt",
-    "final_summary_html": "final_summary.html",
-    "failure_report_json": "failure_report.json",
-    "failure_report_txt": "failure_report.txt",
+    **{name.replace(".", "_"): name for name in (SUMMARY_FILE, SUMMARY_TEXT_FILE, HTML_FILE)},
+    **{name.replace(".", "_"): name for name in (FAILURE_FILE, FAILURE_TEXT_FILE)},
     "telemetry_database": launch.DATABASE_FILE,
     "aggregator_stderr": launch.AGGREGATOR_STDERR_FILE,
     "finalization_warning": f"{launch.AGGREGATOR_DIR}/finalization_warning.json",

@@ -67,10 +67,11 @@ def verify(run_dir: Path, environ: Mapping[str, str], *, is_here_enough: bool) -
     Raises:
         StoreError: the run has no diagnosis that can be read.
     """
-    from traceml_daemon.verify import case, checks
+    from traceml_daemon.report.saved import read_failure
+    from traceml_daemon.verify import checks
     from traceml_daemon.verify.result import printable
 
-    report = case.read_report(run_dir)
+    report = read_failure(run_dir)
     entry = catalog.load_catalog().get(report.category)
     result = checks.verify(run_dir, report, entry, environ, is_here_enough=is_here_enough)
     category = printable(report.category)

@@ -12,8 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, Literal
 
-import msgspec
-
+from traceml_client.protocol.artifacts import FAILURE_FILE
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.manifest import encode_json
 from traceml_daemon.commands.redaction import Redactor
@@ -21,6 +20,7 @@ from traceml_daemon.commands.triage_report import build_report
 from traceml_daemon.log_files.contrasting import contrast_files
 from traceml_daemon.log_files.log_reading import CHUNK_BYTES, feed, large_screen, read_chunks, read_file, read_tail
 from traceml_daemon.report.form import FailureReport
+from traceml_daemon.report.saved import read_failure
 from traceml_daemon.report.text import failure_text
 from traceml_daemon.triage.blame import judge
 from traceml_daemon.triage.observations import Observations
@@ -28,7 +28,6 @@ from traceml_daemon.triage.observations import Observations
 EXIT_FOUND: Final = 0
 EXIT_UNKNOWN: Final = 3
 STDIN: Final = "-"
-FAILURE_FILE: Final = "failure_report.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +91,9 @@ def _streams(run_dir: Path) -> list[Path]:
 
 def _diagnose_run(run_dir: Path) -> FailureReport:
     """As its daemon found; of a run without a report, what its nodes' streams tell."""
-    try:
-        return msgspec.json.decode((run_dir / FAILURE_FILE).read_bytes(), type=FailureReport)
-    except FileNotFoundError:
-        names = [str(path) for path in _streams(run_dir) if path.stat().st_size]
-        return _diagnose_logs(names)
-    except (OSError, msgspec.DecodeError) as error:
-        raise StoreError(f"{run_dir / FAILURE_FILE}: {error}") from None
+    if (run_dir / FAILURE_FILE).exists():
+        return read_failure(run_dir)
+    return _diagnose_logs([str(path) for path in _streams(run_dir) if path.stat().st_size])
 
 
 def _diagnose_logs(names: Sequence[str]) -> FailureReport:

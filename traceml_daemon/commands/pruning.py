@@ -10,12 +10,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import psutil
 
 from traceml_client.protocol.errors import ConfigError, StoreError
-from traceml_client.protocol.launch import NODE_FILE
 from traceml_client.protocol.node import NodeReport
+from traceml_daemon.report.saved import read_node_reports
 from traceml_daemon.run.run_lookup import runs_in
 from traceml_daemon.run.run_manifest import may_be_alive, wall_ns
 
@@ -57,14 +56,8 @@ def remove(run_dir: Path) -> None:
 
 def _has_living_launcher(run_dir: Path) -> bool:
     """Whether a launcher of this host, whose run has ended, still waits for what its ranks detached."""
-    for path in run_dir.glob(f"nodes/node_*/{NODE_FILE}"):
-        try:
-            report = msgspec.json.decode(path.read_bytes(), type=NodeReport)
-            if report.host == socket.gethostname() and _is_launcher(report):
-                return True
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            continue
-    return False
+    reports = read_node_reports(run_dir)
+    return any(report.host == socket.gethostname() and _is_launcher(report) for report in reports)
 
 
 def _is_launcher(report: NodeReport) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from traceml_daemon.log_files.catalog import load_entry
-from traceml_daemon.report.form import Collateral, Evidence, FailureReport, MissingFact, TorchrunView
+from traceml_daemon.log_files.catalog import advice
+from traceml_daemon.report.form import Collateral, Evidence, FailureReport, TorchrunView
 from traceml_daemon.triage.ends import signal_of
 from traceml_daemon.triage.observations import Place
 from traceml_daemon.triage.verdict import Verdict
@@ -17,42 +17,26 @@ MAX_EVIDENCE = 8
 
 def build_report(verdict: Verdict, files: Sequence[str]) -> FailureReport:
     """`files`: the names under which evidence is quoted, in the order in which they were read."""
-    entry = load_entry(verdict.category)
     evidence = tuple(
         Evidence(files[place.file], _line(place, verdict), place.quote) for place in _chosen(verdict.evidence)
     )
     file = shlex.quote(evidence[0].file if evidence else files[0] if files else "-")
     number = signal_of(verdict.exit_code) if verdict.exit_code is not None else 0
-    missing = () if verdict.confidence == "confirmed" else tuple(entry.missing)
     return FailureReport(
-        category=verdict.category,
-        family=entry.family,
-        confidence=verdict.confidence,
+        **advice(verdict.category, verdict.confidence, stderr=file, run="."),
         initiating_rank=verdict.rank,
-        node_rank=None,
-        attempt=None,
-        step=None,
-        phase=None,
         exit_code=verdict.exit_code if not number else None,
         signal=SIGNAL_NAMES.get(number),
         summary=headline(verdict),
         evidence=evidence,
         collateral=tuple(Collateral(rank, reason) for rank, reason in sorted(verdict.collateral.items())),
         torchrun=_torchrun(verdict),
-        next_step=entry.next_step,
-        command=_with_paths(entry.command, file) or None,
-        verify_command=_with_paths(entry.verify_command, file) or None,
-        missing=tuple(MissingFact(one.fact, _with_paths(one.command, file)) for one in missing),
     )
 
 
 def _line(place: Place, verdict: Verdict) -> int | None:
     """None behind a carriage return that a progress bar left: half of the tools count it as the end of a line."""
     return place.line if place.line < verdict.first_returns.get(place.file, place.line + 1) else None
-
-
-def _with_paths(command: str, file: str) -> str:
-    return command.replace("{stderr}", file).replace("{run}", ".")
 
 
 def _chosen(places: Sequence[Place]) -> list[Place]:

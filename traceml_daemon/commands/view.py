@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Final
 
+from traceml_client.protocol.artifacts import FAILURE_TEXT_FILE, SUMMARY_FILE, SUMMARY_TEXT_FILE
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_client.protocol.manifest import FILE_NAME, Manifest, TelemetryReason, read_manifest, write_atomically
 from traceml_daemon.commands.status_text import status_text
 from traceml_daemon.errors import ReportError
 from traceml_daemon.run.offline import finalize
-from traceml_daemon.run.run_lookup import SUMMARY_FILE
 from traceml_daemon.run.run_manifest import may_be_alive
 from traceml_daemon.run.run_status import read_status
-
-SUMMARY_TEXT_FILE: Final = "final_summary.txt"
-FAILURE_TEXT_FILE: Final = "failure_report.txt"
 
 
 def report_text(run_dir: Path) -> str:

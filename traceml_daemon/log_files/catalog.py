@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from traceml_daemon.report.form import Confidence, MissingFact
 from traceml_daemon.triage.entry import FAMILIES, CatalogEntry, Endings, parse_endings, parse_entry
 
 _TRIAGE: Final = Path(__file__).parents[1] / "triage"
@@ -21,6 +22,26 @@ def categories() -> list[str]:
 def load_entry(category: str) -> CatalogEntry:
     """Raises BadEntry, and OSError where there is no such file; see `categories`."""
     return parse_entry((_FOLDER / f"{category}.toml").read_text())
+
+
+def advice(category: str, confidence: Confidence, *, stderr: str, run: str) -> dict[str, Any]:
+    """The fields of a failure report that the catalogue fills. `stderr`, `run`: quoted paths for its commands."""
+    entry = load_entry(category)
+    fill = partial(fill_command, stderr=stderr, run=run)
+    missing = entry.missing if confidence != "confirmed" else ()
+    return {
+        "category": category,
+        "family": entry.family,
+        "confidence": confidence,
+        "next_step": entry.next_step,
+        "command": fill(entry.command) or None,
+        "verify_command": fill(entry.verify_command) or None,
+        "missing": tuple(MissingFact(one.fact, fill(one.command)) for one in missing),
+    }
+
+
+def fill_command(command: str, *, stderr: str = "STDERR_LOG", run: str = "RUN") -> str:
+    return command.replace("{stderr}", stderr).replace("{run}", run).strip()
 
 
 @cache

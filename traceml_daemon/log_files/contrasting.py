@@ -10,12 +10,11 @@ from typing import Final
 import msgspec
 
 from traceml_client.protocol.errors import StoreError
-from traceml_client.protocol.launch import NODE_FILE
 from traceml_client.protocol.manifest import read_manifest
-from traceml_client.protocol.node import NodeReport
 from traceml_daemon.log_files.log_reading import large_screen, read_chunks
 from traceml_daemon.log_files.sign_files import load_book
 from traceml_daemon.report.form import Evidence, FailureReport
+from traceml_daemon.report.saved import read_node_reports
 from traceml_daemon.run.run_lookup import runs_in
 from traceml_daemon.triage.contrast import WORDS, Contrast, Odd, StreamReader
 
@@ -95,12 +94,7 @@ def _last_good_run(run_dir: Path) -> Path | None:
 
 def _script(run_dir: Path) -> str:
     """Empty where no node tells."""
-    for path in sorted(run_dir.glob(f"nodes/node_*/{NODE_FILE}")):
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=NodeReport).script
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-            continue
-    return ""
+    return next((report.script for report in read_node_reports(run_dir)), "")
 
 
 def _num_bytes(paths: Iterable[Path]) -> int:

@@ -34,15 +34,15 @@ _AGENT_POLL_NS: Final = 20_000_000
 """torchrun signals its ranks within microseconds of one another, and notices a death after up to 100 ms."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Blame:
     category: str
     confidence: Confidence
+    headline: str
+    """Who and what, without the consequences."""
     initiator: Symptom | None = None
     node_index: int | None = None
     """Where a node is to blame and no rank."""
-    headline: str
-    """Who and what, without the consequences."""
     evidence: tuple[Evidence, ...] = ()
     """Where no rank's own line is the evidence."""
 
@@ -65,19 +65,17 @@ def blame(
         return verdict
     if symptoms:
         headline = "every error that was seen is the consequence of another one, which was not"
-        return Blame(category="collateral_only", confidence="unknown", headline=headline)
+        return Blame("collateral_only", "unknown", headline)
     code = next((report.exit_code for report in reports if report.exit_code), None)
     headline = "no rank recorded an error" if code is None else f"torchrun exited with code {code}, no rank had failed"
-    return Blame(category="insufficient_evidence", confidence="unknown", headline=headline)
+    return Blame("insufficient_evidence", "unknown", headline)
 
 
 def blame_interruption(signal: str | None) -> Blame:
     """The run was ended from outside before anything failed. `signal`: what the owner's launcher got."""
     if signal is None:
-        headline = "the daemon was told to stop while ranks were still at work"
-        return Blame(category="interrupted", confidence="confirmed", headline=headline)
-    category, _ = of_signal(signal)
-    return Blame(category=category, confidence="confirmed", headline=f"the launcher was interrupted by {signal}")
+        return Blame("interrupted", "confirmed", "the daemon was told to stop while ranks were still at work")
+    return Blame(of_signal(signal)[0], "confirmed", f"the launcher was interrupted by {signal}")
 
 
 def _blame_original(originals: Sequence[Symptom], symptoms: Sequence[Symptom], world_size: int) -> Blame | None:
@@ -85,25 +83,29 @@ def _blame_original(originals: Sequence[Symptom], symptoms: Sequence[Symptom], w
         return None
     if world_size > 1 and len(originals) == world_size and len({_signature(s) for s in originals}) == 1:
         one = originals[0]
-        headline = f"all {world_size} ranks {_what(one)}"
-        return Blame(category=one.category, confidence=one.confidence, headline=headline)
+        return Blame(one.category, one.confidence, f"all {world_size} ranks {_what(one)}")
     first = first_of(originals)
-    if first is not None and first.category in _OF_SEVERAL_RANKS:
-        return _of_several(first, symptoms)
-    if first is not None and _is_bare_start(first) and any(_was_stopped_at_start(other) for other in symptoms):
-        headline = f"{who(first)} {_what(first)}, and the others were stopped before they got any further"
-        return Blame(category=first.category, confidence=first.confidence, headline=headline)
     if first is not None:
-        confidence = "likely" if len(originals) > 1 and first.confidence == "confirmed" else first.confidence
-        return Blame(
-            category=first.category, confidence=confidence, initiator=first, headline=f"{who(first)} {_what(first)}"
-        )
+        return _blame_first(first, originals, symptoms)
     shared = {symptom.category for symptom in originals}
     who_failed = ranks_text(symptom.rank for symptom in originals)
     headline = f"{who_failed} failed, and nothing tells which of them did first"
     if len(shared) == 1:
-        return Blame(category=shared.pop(), confidence="likely", headline=f"{headline}: {_what(originals[0])}")
-    return Blame(category="insufficient_evidence", confidence="unknown", headline=headline)
+        return Blame(shared.pop(), "likely", f"{headline}: {_what(originals[0])}")
+    return Blame("insufficient_evidence", "unknown", headline)
+
+
+def _blame_first(first: Symptom, originals: Sequence[Symptom], symptoms: Sequence[Symptom]) -> Blame:
+    headline = f"{who(first)} {_what(first)}"
+    if first.category in _OF_SEVERAL_RANKS:  # ranks did not do the same; who dies of it first need not be at fault
+        headline = f"ranks ran different collectives or sizes; {who(first)} noticed it first"
+        evidence = (first.reading.evidence,) if first.reading is not None else ()
+        return Blame(first.category, first.confidence, headline, evidence=evidence)
+    if _is_bare_start(first) and any(_was_stopped_at_start(other) for other in symptoms):
+        headline += ", and the others were stopped before they got any further"
+        return Blame(first.category, first.confidence, headline)
+    is_first_of_many = len(originals) > 1 and first.confidence == "confirmed"
+    return Blame(first.category, "likely" if is_first_of_many else first.confidence, headline, first)
 
 
 def _is_bare_start(symptom: Symptom) -> bool:
@@ -118,9 +120,8 @@ def _was_stopped_at_start(symptom: Symptom) -> bool:
 def _blame_torchrun(reports: Sequence[NodeReport]) -> Blame | None:
     for report in reports:
         if report.signal is not None and report.interrupted_by is None:
-            category, confidence = of_signal(report.signal)
             headline = f"torchrun itself on node {report.node_index} was ended by {report.signal}"
-            return Blame(category=category, confidence=confidence, node_index=report.node_index, headline=headline)
+            return Blame(*of_signal(report.signal), headline, node_index=report.node_index)
     return None
 
 
@@ -136,7 +137,7 @@ def _blame_absent(symptoms: Sequence[Symptom]) -> Blame | None:
         return _of_different_calls(waiting, calls)
     if initiator is not None:
         headline = f"{who(initiator)} did not arrive at a collective in time"
-    return Blame(category="collective_timeout", confidence="likely", initiator=initiator, headline=headline)
+    return Blame("collective_timeout", "likely", headline, initiator)
 
 
 def _of_different_calls(waiting: Sequence[Symptom], calls: dict[int, str]) -> Blame:
@@ -145,12 +146,8 @@ def _of_different_calls(waiting: Sequence[Symptom], calls: dict[int, str]) -> Bl
     odd = [symptom for symptom in waiting if counted[calls[symptom.rank]] == 1]
     initiator = odd[0] if len(odd) == 1 and len(waiting) > 2 else None
     ways = ", ".join(f"{ranks_text(r for r in calls if calls[r] == call)} in {call}" for call in sorted(counted))
-    return Blame(
-        category="collective_mismatch",
-        confidence="likely",
-        initiator=initiator,
-        headline=f"ranks waited for one another in different collectives: {ways}",
-    )
+    headline = f"ranks waited for one another in different collectives: {ways}"
+    return Blame("collective_mismatch", "likely", headline, initiator)
 
 
 def _collective(symptom: Symptom) -> str | None:
@@ -158,24 +155,13 @@ def _collective(symptom: Symptom) -> str | None:
     return call or (symptom.reading.collective if symptom.reading is not None else None)
 
 
-def _of_several(first: Symptom, symptoms: Sequence[Symptom]) -> Blame:
-    """Ranks did not do the same; who dies of it first is not the one that did wrong."""
-    headline = f"ranks ran different collectives or sizes; {who(first)} noticed it first"
-    evidence = (first.reading.evidence,) if first.reading is not None else ()
-    return Blame(category=first.category, confidence=first.confidence, headline=headline, evidence=evidence)
-
-
 def _blame_early_leaver(symptoms: Sequence[Symptom], finished: Sequence[Symptom]) -> Blame | None:
     """One rank ended well and all others lost a peer: it had run out of work while they went on."""
     lost = [symptom for symptom in symptoms if symptom.kind == "peer_lost"]
     if not lost or len(finished) != 1 or any(s.kind not in ("peer_lost", "terminated") for s in symptoms):
         return None
-    return Blame(
-        category="collective_mismatch",
-        confidence="likely",
-        initiator=finished[0],
-        headline=f"{who(finished[0])} finished while the others still waited for it in a collective",
-    )
+    headline = f"{who(finished[0])} finished while the others still waited for it in a collective"
+    return Blame("collective_mismatch", "likely", headline, finished[0])
 
 
 def _blame_library(symptoms: Sequence[Symptom]) -> Blame | None:
@@ -183,8 +169,7 @@ def _blame_library(symptoms: Sequence[Symptom]) -> Blame | None:
     if not failed:
         return None
     initiator = failed[0] if len(failed) == 1 else None
-    headline = f"{who(failed[0])} {_what(failed[0])}"
-    return Blame(category=failed[0].category, confidence="likely", initiator=initiator, headline=headline)
+    return Blame(failed[0].category, "likely", f"{who(failed[0])} {_what(failed[0])}", initiator)
 
 
 def _blame_vanished(symptoms: Sequence[Symptom]) -> Blame | None:
@@ -192,12 +177,8 @@ def _blame_vanished(symptoms: Sequence[Symptom]) -> Blame | None:
     others = [symptom for symptom in symptoms if symptom.kind == "peer_lost"]
     if len(vanished) != 1 or len(vanished) + len(others) != len(symptoms):
         return None
-    return Blame(
-        category="insufficient_evidence",
-        confidence="unknown",
-        initiator=vanished[0],
-        headline=f"{who(vanished[0])} was gone without an error, exit code or signal that anybody saw",
-    )
+    headline = f"{who(vanished[0])} was gone without an error, exit code or signal that anybody saw"
+    return Blame("insufficient_evidence", "unknown", headline, vanished[0])
 
 
 def _blame_ended(symptoms: Sequence[Symptom], reports: Sequence[NodeReport]) -> Blame | None:
@@ -207,14 +188,12 @@ def _blame_ended(symptoms: Sequence[Symptom], reports: Sequence[NodeReport]) -> 
     first = first_of([s for s in symptoms if s.kind in ("terminated", "peer_lost")], lead_ns=_AGENT_POLL_NS)
     is_seen_first = len(ended) < len(symptoms) or _is_in_torchruns_table(first, reports)
     if first in ended and first is not None and is_seen_first and len(symptoms) > 1 and not first.is_by_launcher:
-        return Blame(
-            category=first.category, confidence="unknown", initiator=first, headline=f"{who(first)} {_what(first)}"
-        )
+        return Blame(first.category, "unknown", f"{who(first)} {_what(first)}", first)
     if len(ended) < len(symptoms):
         return None
     one = next((symptom for symptom in ended if symptom.category != "sigterm_unattributed"), ended[0])
     headline = f"{ranks_text(symptom.rank for symptom in ended)} were ended together from outside"
-    return Blame(category=one.category, confidence="likely", headline=headline)
+    return Blame(one.category, "likely", headline)
 
 
 def _is_in_torchruns_table(symptom: Symptom | None, reports: Sequence[NodeReport]) -> bool:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import jinja2
 
+from traceml_daemon.log_files.catalog import fill_command
 from traceml_daemon.triage.entry import FAMILIES, CatalogEntry, Endings
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -31,12 +32,8 @@ def catalog_html(entries: Sequence[CatalogEntry], endings: Endings) -> str:
     families = [(FAMILIES[family], tuple(members)) for family, members in groupby(entries, key=lambda e: e.family)]
     endings_shown = [*_exit_rows(entries, endings), *_signal_rows(entries, endings)]
     return environment.get_template("catalog.html").render(
-        families=families, endings=endings_shown, count=len(entries), fill=_fill
+        families=families, endings=endings_shown, count=len(entries), fill=fill_command
     )
-
-
-def _fill(command: str) -> str:
-    return command.replace("{stderr}", "STDERR_LOG").replace("{run}", "RUN").strip()
 
 
 def _exit_rows(entries: Iterable[CatalogEntry], endings: Endings) -> list[_EndingRow]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Literal, NamedTuple
 
+from traceml_daemon.log_files.catalog import fill_command
 from traceml_daemon.triage.entry import FAMILIES, CatalogEntry
 
 Style = Literal["title", "heading", "text", "command", "muted"]
@@ -81,8 +82,7 @@ def _facts(entry: CatalogEntry, width: int) -> Iterator[Line]:
 
 
 def _command(command: str) -> Line:
-    shown = command.replace("{stderr}", "STDERR_LOG").replace("{run}", "RUN")
-    return Line(f"  $ {shown.strip()}", "command")
+    return Line(f"  $ {fill_command(command)}", "command")
 
 
 def _prose(text: str, width: int) -> list[Line]:

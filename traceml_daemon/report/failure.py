@@ -12,7 +12,6 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,10 +20,10 @@ import msgspec
 from traceml_client.protocol.launch import NODE_FILE, TRAINING_STDERR_FILE, layout_node_dir, layout_rank_dir
 from traceml_client.protocol.node import NodeReport
 from traceml_daemon.core.events import NodeVerdict
-from traceml_daemon.log_files.catalog import load_entry
+from traceml_daemon.log_files.catalog import advice
 from traceml_daemon.report.blame import Blame, blame, blame_interruption
 from traceml_daemon.report.facts import AttemptFacts, RunFacts, by_rank, ends_of, last_attempts
-from traceml_daemon.report.form import Collateral, Evidence, FailureReport, MissingFact, TorchrunView
+from traceml_daemon.report.form import Collateral, Evidence, FailureReport, TorchrunView
 from traceml_daemon.report.hang import blame_hang, read_progress
 from traceml_daemon.report.readings import read_attempts, read_run
 from traceml_daemon.report.symptoms import Symptom, find_finished, find_symptoms, short_type
@@ -94,9 +93,7 @@ def _with_torchruns_words(verdict: Blame, facts: RunFacts, run_dir: Path) -> Bla
     if verdict.initiator is not None or verdict.category not in ("collateral_only", "insufficient_evidence"):
         return verdict
     read = read_run(run_dir, sorted({report.node_index for report in facts.node_reports}))
-    if read is None:
-        return verdict
-    return Blame(category=read.category, confidence=read.confidence, headline=read.headline, evidence=read.evidence)
+    return verdict if read is None else Blame(*read[:3], evidence=read.evidence)
 
 
 def _with_lost_nodes(verdict: Blame, nodes: Iterable[NodeVerdict]) -> Blame:
@@ -126,16 +123,10 @@ def _is_before_signal(symptom: Symptom, facts: RunFacts) -> bool:
 
 def _report(verdict: Blame, symptoms: Sequence[Symptom], facts: RunFacts, run_dir: Path) -> FailureReport:
     initiator = verdict.initiator
-    collateral = _collateral(symptoms, initiator)
     file = stderr_of(initiator.attempt if initiator is not None else None, verdict.node_index)
-    stderr = shlex.quote(str(run_dir / file))
-    advice = load_entry(verdict.category)
-    facts_missing = advice.missing if verdict.confidence != "confirmed" else ()
-    fill = partial(_with_paths, stderr=stderr, run=shlex.quote(str(run_dir)))
+    stderr, run = (shlex.quote(str(path)) for path in (run_dir / file, run_dir))
     return FailureReport(
-        category=verdict.category,
-        family=advice.family,
-        confidence=verdict.confidence,
+        **advice(verdict.category, verdict.confidence, stderr=stderr, run=run),
         initiating_rank=initiator.rank if initiator is not None else None,
         node_rank=initiator.attempt.incarnation.node_index if initiator is not None else verdict.node_index,
         attempt=_number(initiator.attempt, facts) if initiator is not None else None,
@@ -145,17 +136,9 @@ def _report(verdict: Blame, symptoms: Sequence[Symptom], facts: RunFacts, run_di
         signal=initiator.signal if initiator is not None else facts.signal,
         summary=verdict.headline,
         evidence=verdict.evidence,
-        collateral=collateral,
+        collateral=_collateral(symptoms, initiator),
         torchrun=_torchrun_view(facts.node_reports, initiator),
-        next_step=advice.next_step,
-        command=fill(advice.command) or None,
-        verify_command=fill(advice.verify_command) or None,
-        missing=tuple(MissingFact(one.fact, fill(one.command)) for one in facts_missing),
     )
-
-
-def _with_paths(command: str, *, stderr: str, run: str) -> str:
-    return command.replace("{stderr}", stderr).replace("{run}", run)
 
 
 def _collateral(symptoms: Iterable[Symptom], initiator: Symptom | None) -> tuple[Collateral, ...]:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from traceml_client.protocol.columns import PHASES
-from traceml_client.protocol.manifest import RecordCounts, TelemetryFacts, Topology, TrainingStatus
+from traceml_client.protocol.manifest import NodeOutcome, RecordCounts, TelemetryFacts, Topology, TrainingStatus
 from traceml_daemon.diagnosis.finding import Finding as Finding
 from traceml_daemon.report.measured_form import MemorySection, ProcessSection, Series, SystemSection
 
@@ -72,12 +72,12 @@ class FailureReport(msgspec.Struct, frozen=True, kw_only=True):
     confidence: Confidence
     initiating_rank: int | None
     """The global rank; null where the evidence does not tell."""
-    node_rank: int | None
-    attempt: int | None
+    node_rank: int | None = None
+    attempt: int | None = None
     """Of that rank, as `ranks` in the summary numbers them."""
-    step: int | None
+    step: int | None = None
     """The step in progress, from 1."""
-    phase: str | None
+    phase: str | None = None
     exit_code: int | None
     signal: str | None
     summary: str
@@ -93,21 +93,13 @@ class FailureReport(msgspec.Struct, frozen=True, kw_only=True):
 # --- final_summary.json -----------------------------------------------------------------------------------------------
 
 
-class NodeSection(msgspec.Struct, frozen=True):
-    node_rank: int
-    exit_code: int | None
-    signal: str | None
-    why: str | None
-    """Where it did not report its end: what is known instead."""
-
-
 class TrainingSection(msgspec.Struct, frozen=True):
     status: TrainingStatus
     exit_code: int | None
     signal: str | None
     started_at: str | None
     ended_at: str | None
-    nodes: tuple[NodeSection, ...]
+    nodes: tuple[NodeOutcome, ...]
 
 
 class AttemptSection(msgspec.Struct, frozen=True):

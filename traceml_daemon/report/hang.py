@@ -86,4 +86,4 @@ def blame_hang(symptoms: Sequence[Symptom], progress: Mapping[Incarnation, Progr
         f"{who(one)} stood still in step {one.step}{where} for {still_ns / 1e9:.1f} s while the others waited for it,"
         " until the run was ended from outside"
     )
-    return Blame(category="hang", confidence="likely", initiator=one, headline=headline)
+    return Blame("hang", "likely", headline, one)

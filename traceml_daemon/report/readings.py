@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from traceml_client.protocol.launch import (
     TRAINING_STDERR_FILE,
@@ -50,8 +50,7 @@ class Reading:
     """The call of torch.distributed in which it waited."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunReading:
+class RunReading(NamedTuple):
     """What the streams of the nodes say of the whole run."""
 
     category: str

@@ -2,90 +2,79 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
+from traceml_client.protocol.artifacts import FAILURE_FILE, SUMMARY_FILE
 from traceml_client.protocol.errors import StoreError
-from traceml_client.protocol.manifest import RecordCounts, Topology, TrainingStatus
-from traceml_daemon.report.form import FinalSummary, Finding, Phases
-from traceml_daemon.report.write import SUMMARY_FILE
+from traceml_client.protocol.launch import NODE_FILE
+from traceml_client.protocol.manifest import TelemetryFacts, Topology
+from traceml_client.protocol.node import NodeReport
+from traceml_daemon.report.form import (
+    FailureReport,
+    FinalSummary,
+    Finding,
+    RankSection,
+    StepTimeSection,
+    TrainingSection,
+)
 
 _T = TypeVar("_T")
-
-
-class SavedAttempt(msgspec.Struct, frozen=True):
-    node_rank: int
-    local_rank: int
-    slot_attempt: int
-    last_step: int
-
-
-class SavedRank(msgspec.Struct, frozen=True):
-    rank: int
-    attempts: tuple[SavedAttempt, ...]
-
-
-class SavedFailure(msgspec.Struct, frozen=True):
-    category: str
-    summary: str
-
-
-class SavedTraining(msgspec.Struct, frozen=True):
-    status: TrainingStatus
-
-
-class SavedTelemetry(msgspec.Struct, frozen=True):
-    records: RecordCounts
-
-
-class SavedWindow(msgspec.Struct, frozen=True):
-    steps: int
-
-
-class SavedStepTime(msgspec.Struct, frozen=True):
-    clock: str
-    window: SavedWindow
-    phases: Phases
-    throughput_steps_per_s: float | None
+_WHY_MISSING: Final = {
+    SUMMARY_FILE: "; `traceml view {}` makes it, unless the run was made with --no-history",
+    FAILURE_FILE: ": this run has no diagnosis that could be verified",
+}
 
 
 class SavedRun(msgspec.Struct, frozen=True):
-    """The fields of `final_summary.json` that other programs rely on, as far as a comparison needs them."""
+    """The parts of `final_summary.json` that a comparison needs."""
 
     run_name: str
     run_id: str
     topology: Topology
-    training: SavedTraining
-    telemetry: SavedTelemetry
-    ranks: tuple[SavedRank, ...]
-    step_time: SavedStepTime
+    training: TrainingSection
+    telemetry: TelemetryFacts
+    ranks: tuple[RankSection, ...]
+    step_time: StepTimeSection
     primary_diagnosis: Finding
     findings: tuple[Finding, ...]
-    failure: SavedFailure | None
-    failure_history: tuple[SavedFailure, ...]
+    failure: FailureReport | None
+    failure_history: tuple[FailureReport, ...]
     provisional: bool = False
 
 
 def read_run(run_dir: Path) -> SavedRun:
     """Raises StoreError with one line that names the file if it is missing, damaged or of another form."""
-    return _read(run_dir, SavedRun)
+    return read_saved(run_dir / SUMMARY_FILE, SavedRun)
 
 
 def read_summary(run_dir: Path) -> FinalSummary:
     """All of it, written by this version. Raises as `read_run`."""
-    return _read(run_dir, FinalSummary)
+    return read_saved(run_dir / SUMMARY_FILE, FinalSummary)
 
 
-def _read(run_dir: Path, kind: type[_T]) -> _T:
-    path = run_dir / SUMMARY_FILE
+def read_failure(run_dir: Path) -> FailureReport:
+    """Raises as `read_run`."""
+    return read_saved(run_dir / FAILURE_FILE, FailureReport)
+
+
+def read_node_reports(run_dir: Path) -> Iterator[NodeReport]:
+    """What launchers left in the run's folder, by node; one that cannot be read is as good as none."""
+    for path in sorted(run_dir.glob(f"nodes/node_*/{NODE_FILE}")):
+        with contextlib.suppress(StoreError):
+            yield read_saved(path, NodeReport)
+
+
+def read_saved(path: Path, kind: type[_T]) -> _T:
+    """Raises as `read_run`."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
-        raise StoreError(
-            f"{path} is missing; `traceml view {run_dir}` makes it, unless the run was made with --no-history"
-        ) from None
+        raise StoreError(f"{path} is missing{_WHY_MISSING.get(path.name, '').format(path.parent)}") from None
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

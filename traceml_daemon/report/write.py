@@ -5,8 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from pathlib import Path
-from typing import Final
 
+from traceml_client.protocol.artifacts import (
+    FAILURE_FILE,
+    FAILURE_TEXT_FILE,
+    HTML_FILE,
+    SUMMARY_FILE,
+    SUMMARY_TEXT_FILE,
+)
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_client.protocol.manifest import encode_json, write_atomically
@@ -16,13 +22,6 @@ from traceml_daemon.report.facts import Reported, RunFacts
 from traceml_daemon.report.failure import diagnose, diagnose_history, with_evidence
 from traceml_daemon.report.form import FailureReport, FinalSummary
 from traceml_daemon.report.text import failure_lines, failure_sentence, failure_text, summary_text
-
-SUMMARY_FILE: Final = "final_summary.json"
-SUMMARY_TEXT_FILE: Final = "final_summary.txt"
-HTML_FILE: Final = "final_summary.html"
-FAILURE_FILE: Final = "failure_report.json"
-FAILURE_TEXT_FILE: Final = "failure_report.txt"
-
 
 _log = logging.getLogger("traceml_daemon")
 

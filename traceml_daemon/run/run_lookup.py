@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from traceml_client.protocol.artifacts import SUMMARY_FILE
 from traceml_client.protocol.errors import ConfigError, StoreError
 from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_client.protocol.manifest import FILE_NAME, Manifest, read_manifest
 from traceml_daemon import serve_options
 
-SUMMARY_FILE: Final = "final_summary.json"
 _SIGNS: Final = (FILE_NAME, DATABASE_FILE, SUMMARY_FILE)
 """Any of these makes a folder a run's."""
 

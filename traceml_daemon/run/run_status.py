@@ -14,12 +14,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from traceml_client.protocol.artifacts import SUMMARY_FILE
 from traceml_client.protocol.columns import STEP_STREAM
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_client.protocol.manifest import Manifest, RecordCounts, TelemetryFacts, TrainingStatus, read_manifest
-from traceml_daemon.report.form import NodeSection, RankSection, TrainingSection
-from traceml_daemon.run.run_lookup import SUMMARY_FILE
+from traceml_daemon.report.form import RankSection, TrainingSection
+from traceml_daemon.report.saved import read_saved
 from traceml_daemon.run.run_manifest import has_lease, wall_ns
 from traceml_daemon.storage import schema
 from traceml_daemon.storage.database import read_recovered
@@ -114,7 +115,7 @@ def _training(found: Manifest) -> TrainingSection:
         signal=outcome.signal,
         started_at=lifecycle.training_started_at,
         ended_at=lifecycle.training_ended_at,
-        nodes=tuple(NodeSection(node.node_rank, node.exit_code, node.signal, node.why) for node in outcome.nodes),
+        nodes=outcome.nodes,
     )
 
 
@@ -148,8 +149,8 @@ class _SummaryRanks(msgspec.Struct, frozen=True):
 
 def _from_summary(run_dir: Path, now_ns: int) -> _Seen | None:
     try:
-        summary = msgspec.json.decode((run_dir / SUMMARY_FILE).read_bytes(), type=_SummaryRanks)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        summary = read_saved(run_dir / SUMMARY_FILE, _SummaryRanks)
+    except StoreError:
         return None
     ranks = {}
     for section in summary.ranks:

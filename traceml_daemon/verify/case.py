@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from traceml_client.protocol.errors import StoreError
-from traceml_client.protocol.launch import NODE_FILE, layout_node_dir
+from traceml_client.protocol.launch import layout_node_dir
 from traceml_client.protocol.manifest import read_manifest
 from traceml_client.protocol.node import NodeReport
 from traceml_daemon.report.form import FailureReport, FinalSummary
-from traceml_daemon.report.saved import read_summary
-from traceml_daemon.report.write import FAILURE_FILE
+from traceml_daemon.report.saved import read_node_reports, read_summary
 from traceml_daemon.triage.entry import Check
 
 _TAIL_BYTES: Final = 64 * 1024
@@ -59,27 +56,15 @@ class Case:
         return any(re.search(pattern, text) for text in texts(self))
 
 
-def read_report(run_dir: Path) -> FailureReport:
-    """Raises StoreError with one line that names the file."""
-    path = run_dir / FAILURE_FILE
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=FailureReport)
-    except FileNotFoundError:
-        raise StoreError(f"{path} is missing: this run has no diagnosis that could be verified") from None
-    except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreError(f"{path} is damaged or of another version: {error}") from None
-
-
 def read_case(run_dir: Path, report: FailureReport, check: Check, environ: Mapping[str, str]) -> Case:
     """What of the run can be read; a damaged part is as good as none."""
+    nodes = {report.node_index: report for report in read_node_reports(run_dir)}
     nproc, summary = None, None
     with contextlib.suppress(StoreError):
         nproc = read_manifest(run_dir).topology.nproc_per_node
     with contextlib.suppress(StoreError):
         summary = read_summary(run_dir)
-    return Case(run_dir, report, check, environ, dict(_nodes(run_dir)), nproc, summary)
+    return Case(run_dir, report, check, environ, nodes, nproc, summary)
 
 
 def texts(case: Case) -> Iterator[str]:
@@ -92,13 +77,6 @@ def texts(case: Case) -> Iterator[str]:
             yield f"{end.error.type}: {end.error.message}\n{end.error.traceback}"
     for path in _streams(case.run_dir, case.report.node_rank, rank):
         yield _tail(path)
-
-
-def _nodes(run_dir: Path) -> Iterator[tuple[int, NodeReport]]:
-    for path in sorted(run_dir.glob(f"nodes/node_*/{NODE_FILE}")):
-        with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-            report = msgspec.json.decode(path.read_bytes(), type=NodeReport)
-            yield report.node_index, report
 
 
 def _streams(run_dir: Path, node_index: int | None, rank: int | None) -> Sequence[Path]:

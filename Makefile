@@ -9,6 +9,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python; do \
 TORCH ?= torch==2.13.0
 SHARED_DIR ?= ../shared
 REPEAT ?= 1
+REPEAT_RACY ?= 5
 VENV := .venv
 PEER_VENV := .venv-peer
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
@@ -28,7 +29,8 @@ test-long: $(VENV)/installed-test
 
 test-faults: $(VENV)/installed-test
 	@if [ -f "$(SHARED_DIR)/faults/manifest.toml" ]; then \
-		$(VENV)/bin/python -m tests.faults --shared "$(SHARED_DIR)" --repeat $(REPEAT) --readme README.md $(FAULTS); \
+		$(VENV)/bin/python -m tests.faults --shared "$(SHARED_DIR)" --repeat $(REPEAT) --repeat-racy $(REPEAT_RACY) \
+			--readme README.md $(FAULTS); \
 	else \
 		echo "test-faults: skipped, no fault matrix in SHARED_DIR=$(SHARED_DIR)"; \
 	fi

@@ -42,6 +42,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     nnodes: int = 1
     agents: int | None = None
     category: str
+    accept: tuple[str, ...] = ()
+    """Other categories that a careful reader could defend."""
     condition: str | None = None
     initiating_rank: int | None = None
     exit_code: int | None = None

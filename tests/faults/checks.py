@@ -1,7 +1,6 @@
 """What must be true after a fault: pure, from one `Outcome` to the list of what is wrong with it.
 
-Two more things are judged over several runs, see `__main__`: the median time to the command's exit, and how often the
-first report names the right rank.
+The median time to the command's exit is judged over several runs, see `table`.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.faults.catalogue import Fault
+from tests.faults.naming import complaints_of, naming
 from tests.faults.runner import Outcome
 from tests.harness.torchrun import signal_number
 
@@ -26,7 +26,8 @@ def complaints(outcome: Outcome) -> list[str]:
         checks += (_telemetry, _ranks_missing, _steps)
     else:
         checks += (_no_summary,)
-    return [complaint for check in (*checks, _leftovers) for complaint in check(outcome)]
+    found = [complaint for check in (*checks, _leftovers) for complaint in check(outcome)]
+    return [*found, *complaints_of(naming(outcome), outcome.case)]
 
 
 def exit_lag_s(outcome: Outcome) -> float | None:
@@ -39,16 +40,6 @@ def exit_lag_s(outcome: Outcome) -> float | None:
         ),
         default=None,
     )
-
-
-def blame(outcome: Outcome) -> str:
-    """What the first failure report says of the rank: `right`, `wrong`, `none` (it abstains), `-` (no report)."""
-    if not (outcome.folder.path / "failure_report.json").exists():
-        return "-"
-    named = outcome.folder.failure()["initiating_rank"]
-    if named is None:
-        return "none"
-    return "right" if named == outcome.case.fault.initiating_rank else "wrong"
 
 
 def is_torch_restart_race(outcome: Outcome) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from traceml_client.protocol import messages
-from traceml_client.protocol.node import NodeReport, ProcessLeft
+from traceml_client.protocol.node import NodeReport
 from traceml_launch.aggregator.closing import Closing, close_run
 from traceml_launch.aggregator.handing_in import tail_messages
 from traceml_launch.folder.placement import Place
@@ -50,7 +50,7 @@ async def end(node: Node, *, late_pids: set[int]) -> int:
         training = _training_end(node)
         closing = await close_run(node, training, report, ended_s=ended_s)
     finally:
-        left = await _finish_reaping(node, reaping)
+        left = await reaping.finish()
     _close_streams(node)
     _write_report(node, place, node_report.with_left(report, left))
     _say_end(node, training, closing)
@@ -133,19 +133,9 @@ def _begin_reaping(node: Node, ended_s: float, late_pids: set[int]) -> Reaping:
     # Orphans without the mark are ours only if nobody else's children could have become ours.
     adopter_pid = 0 if node.me.children_before else node.me.pid
     nonce, spared = node.assignment.nonce, node.spared
-    return Reaping(leftovers, lambda: processes.of_run(nonce, adopter_pid=adopter_pid, spared=spared))
-
-
-async def _finish_reaping(node: Node, reaping: Reaping) -> tuple[ProcessLeft, ...]:
-    finishing = asyncio.ensure_future(reaping.finish())
-    hurried = asyncio.ensure_future(node.hurried.wait())
-    try:
-        await asyncio.wait({finishing, hurried}, return_when=asyncio.FIRST_COMPLETED)
-        if not finishing.done():
-            reaping.hurry()
-        return await finishing
-    finally:
-        hurried.cancel()
+    return Reaping(
+        leftovers, lambda: processes.of_run(nonce, adopter_pid=adopter_pid, spared=spared), hurried=node.hurried
+    )
 
 
 def _close_streams(node: Node) -> None:

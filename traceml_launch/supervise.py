@@ -12,13 +12,12 @@ import functools
 import os
 import secrets
 import sys
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from traceml_client.protocol import environ, messages, proof
 from traceml_client.protocol.errors import ConfigError, ProtocolError, Refused
-from traceml_client.protocol.messages import Welcome
 from traceml_launch import command, ending
 from traceml_launch.aggregator import own_daemon
 from traceml_launch.aggregator.daemon_process import DaemonProcess
@@ -33,6 +32,7 @@ from traceml_launch.system import prctl
 from traceml_launch.system.signals import SignalDesk
 from traceml_launch.system.torchrun_process import TorchrunProcess
 from traceml_launch.system.warden import Warden, Watch
+from traceml_launch.waiting import unless
 
 EXIT_NO_TELEMETRY: Final = 1
 """`--on-missing-aggregator raise`: refused before training."""
@@ -171,7 +171,7 @@ class _Supervision:
             return False
         try:
             timeout_s = own_daemon.REQUIRED_S if is_required else EARLY_ANSWER_S
-            welcome = await _unless_stopped(node, node.telemetry.welcome(timeout_s=timeout_s))
+            welcome = await unless(node.telemetry.welcome(timeout_s=timeout_s), node.training.stopped)
         except Refused as error:
             if error.reason == messages.SLOT_TAKEN:
                 raise ConfigError(f"--node-rank {config.node_rank}: {error.detail}") from None
@@ -270,18 +270,6 @@ def _say_loop_error(node: Node, context: dict[str, Any]) -> None:
     error = context.get("exception")
     what = f"{type(error).__name__}: {error}" if error is not None else context.get("message")
     node.console.problem(f"an error of TraceML itself: {what}")
-
-
-async def _unless_stopped(node: Node, waiting: Coroutine[None, None, Welcome | None]) -> Welcome | None:
-    """A signal to the launcher ends the wait."""
-    task = asyncio.ensure_future(waiting)
-    stopped = asyncio.ensure_future(node.training.stopped.wait())
-    await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if not task.done():
-        task.cancel()
-        return None
-    return task.result()
 
 
 def _fill_standard_descriptors() -> None:

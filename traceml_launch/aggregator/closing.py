@@ -17,6 +17,7 @@ from traceml_launch.aggregator.manifest_writer import ManifestWriter, telemetry_
 from traceml_launch.folder import shared_token
 from traceml_launch.node import Node
 from traceml_launch.outcome import MAX_FAILURE_LINES, DaemonEnd, TelemetryEnd, TrainingEnd, telemetry_after
+from traceml_launch.waiting import unless
 
 OTHER_NODES_S: Final = 10.0
 """The daemon gives other nodes this long after the owner's end; the budget begins after it."""
@@ -67,18 +68,11 @@ async def _await_reports(node: Node, ended_s: float) -> messages.RunFinalized | 
         return None
     is_stranger = node.assignment.folder is None and not node.telemetry.is_welcome
     until_s = ended_s + (PEER_S if is_stranger else _budget_s(node))
-    waiting = asyncio.ensure_future(
-        node.telemetry.finalized(timeout_s=_left(node, until_s - asyncio.get_running_loop().time()))
-    )
-    hurried = asyncio.ensure_future(node.hurried.wait())
-    try:
-        await asyncio.wait({waiting, hurried}, return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            await asyncio.wait({waiting}, timeout=HURRIED_S)
-        return waiting.result() if waiting.done() else None
-    finally:
-        hurried.cancel()
-        waiting.cancel()
+    left_s = _left(node, until_s - asyncio.get_running_loop().time())
+    final = await unless(node.telemetry.finalized(timeout_s=left_s), node.hurried)
+    if final is None and node.hurried.is_set():
+        final = await node.telemetry.finalized(timeout_s=min(left_s, HURRIED_S))
+    return final
 
 
 async def _stated(node: Node, final: messages.RunFinalized | None, run_dir: Path, ended_s: float) -> _Telemetry | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 from traceml_client.protocol import launch, messages
 from traceml_launch.aggregator.telemetry import Telemetry
@@ -12,6 +12,7 @@ from traceml_launch.output.logfile import read_tail
 from traceml_launch.ranks import recorders
 from traceml_launch.ranks.recorders import Salvage
 from traceml_launch.ranks.workers import Worker, WorkerTable
+from traceml_launch.waiting import unless
 
 SALVAGE_S: Final = 10.0
 """65,536 records of each of eight ranks take about a second; past this the recorders are kept as files."""
@@ -75,20 +76,14 @@ class HandingIn:
 
     async def _settle(self, worker: Worker) -> None:
         telemetry, link = self._telemetry, self._telemetry.link
-        if not self._salvage.is_complete(worker) and link is not None and link.connected.is_set():
-            handing_in = asyncio.ensure_future(self._salvage.hand_in(worker, link))
-            gone = asyncio.ensure_future(telemetry.ended.wait())
-            awaited: set[asyncio.Future[Any]] = {handing_in, gone}
-            try:
-                await asyncio.wait(awaited, timeout=SALVAGE_S, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for each in awaited:
-                    each.cancel()
-                await asyncio.gather(*awaited, return_exceptions=True)
-        if not self._is_stored(worker):
-            self._keep([worker])
-        worker.is_settled = True
-        self._workers.retire_settled()
+        try:
+            if not self._salvage.is_complete(worker) and link is not None and link.connected.is_set():
+                await unless(self._salvage.hand_in(worker, link), telemetry.ended, timeout_s=SALVAGE_S)
+        finally:
+            if not self._is_stored(worker):
+                self._keep([worker])
+            worker.is_settled = True
+            self._workers.retire_settled()
 
     async def _guarded(self, *work: Awaitable[None]) -> None:
         """An error of ours with one rank is said, and costs the others nothing."""

@@ -14,6 +14,7 @@ from typing import Final, Literal
 from traceml_client.protocol.launch import DaemonFailed, DaemonReady
 from traceml_launch.aggregator.daemon_link import DaemonLink
 from traceml_launch.aggregator.daemon_process import DaemonProcess
+from traceml_launch.waiting import unless
 
 BACKOFF_S: Final = (0.1, 1.0, 3.0)
 """Before each new start of one run; ranks wait 5 s for a daemon before they count as suspect."""
@@ -74,17 +75,12 @@ class KeptDaemon:
 
     async def _ending(self, link: DaemonLink) -> Ending:
         """Wait for the end of this process, or bring it about where it is silent; reap it."""
-        gone = asyncio.ensure_future(self.process.wait())
-        silent = asyncio.ensure_future(link.unresponsive.wait())
-        try:
-            await asyncio.wait({gone, silent}, return_when=asyncio.FIRST_COMPLETED)
-            ending: Ending = "died" if gone.done() else "unresponsive"
-            if not gone.done():
-                await self.process.end(signal.SIGKILL, timeout_s=TERM_S)
-            self.exit_code = await gone
-        finally:
-            gone.cancel()
-            silent.cancel()
+        self.exit_code = await unless(self.process.wait(), link.unresponsive)
+        ending: Ending = "died"
+        if self.exit_code is None:
+            ending = "unresponsive"
+            await self.process.end(signal.SIGKILL, timeout_s=TERM_S)
+            self.exit_code = await self.process.wait()
         if self.exit_code == 0:
             await asyncio.wait({link.finalized}, timeout=LAST_WORDS_S)
         return "finished" if link.finalized.done() else ending

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from traceml_client.protocol import messages
 from traceml_client.protocol.errors import ProtocolError, Refused
@@ -12,6 +12,7 @@ from traceml_client.protocol.launch import DaemonFailed
 from traceml_launch.aggregator.daemon_link import DaemonLink, Hello
 from traceml_launch.aggregator.daemon_process import DaemonProcess
 from traceml_launch.aggregator.kept_daemon import KeptDaemon, Start
+from traceml_launch.waiting import unless
 
 State = Literal["starting", "serving", "finished", "disabled", "unreachable", "died", "unresponsive", "late"]
 """`late`: the budget was over before the reports were written."""
@@ -39,7 +40,6 @@ class Telemetry:
         """Set once it is known where the daemon is, or that there is none."""
         self.ended = asyncio.Event()
         """Set once our own daemon is gone for good, for whatever reason."""
-        self.is_port_taken = False
         self._hello = hello
         self._on_salvage_ack = on_salvage_ack
         self._on_problem = on_problem
@@ -100,76 +100,47 @@ class Telemetry:
 
     async def welcome(self, *, timeout_s: float) -> messages.Welcome | None:
         """The daemon's welcome; null if it takes longer or never comes. Raises Refused and ProtocolError."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.started.wait()
-                if self.link is None:
-                    return None
-                return await asyncio.shield(self.link.welcome)
-        except TimeoutError:
-            return None
+        return await unless(self._welcome(), timeout_s=timeout_s)
+
+    async def _welcome(self) -> messages.Welcome | None:
+        await self.started.wait()
+        return await asyncio.shield(self.link.welcome) if self.link is not None else None
 
     async def connected(self, *, timeout_s: float) -> bool:
         """Whether a daemon that let us in once is there, or comes back within that time."""
         if not self.is_welcome or self.link is None:
             return False
-        connected, gone = (asyncio.ensure_future(event.wait()) for event in (self.link.connected, self.ended))
-        try:
-            await asyncio.wait({connected, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            return connected.done()
-        finally:
-            connected.cancel()
-            gone.cancel()
+        return bool(await unless(self.link.connected.wait(), self.ended, timeout_s=timeout_s))
 
     async def replaced(self, *, after: int, timeout_s: float) -> bool:
         """Whether another of our own daemons has let us in, since connection `after` or within that time."""
         if self._own is None or self.link is None:
             return False
-        lost, gone = (asyncio.ensure_future(event.wait()) for event in (self.link.lost, self.ended))
-        try:
-            if self.link.num_connections == after:
-                await asyncio.wait({lost, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            is_another = self.link.num_connections > after or lost.done()
-            return is_another and await self.connected(timeout_s=timeout_s)
-        finally:
-            lost.cancel()
-            gone.cancel()
+        is_another = self.link.num_connections > after
+        if not is_another:
+            is_another = bool(await unless(self.link.lost.wait(), self.ended, timeout_s=timeout_s))
+        return is_another and await self.connected(timeout_s=timeout_s)
 
-    async def wait_node_end_taken(self, *, timeout_s: float) -> bool:
-        """Whether another node's daemon has stored that this node has ended."""
-        if self.link is None:
-            return False
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.link.node_end_taken.wait()
-        except TimeoutError:
-            return False
-        return True
+    async def wait_node_end_taken(self, *, timeout_s: float) -> None:
+        """Another node's daemon has stored that this node has ended."""
+        if self.link is not None:
+            await unless(self.link.node_end_taken.wait(), timeout_s=timeout_s)
 
     async def finalized(self, *, timeout_s: float) -> messages.RunFinalized | None:
         """The reports are written; null if that takes longer, or if our own daemon is gone before."""
-        gone = asyncio.ensure_future(self.ended.wait())
-        try:
-            async with asyncio.timeout(timeout_s):
-                # A short training may be over before the daemon is ready.
-                await self.started.wait()
-                if self.link is None:
-                    return None
-                finalized = self.link.finalized
-                awaited: set[asyncio.Future[Any]] = {finalized, gone}
-                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-        except TimeoutError:
-            return None
-        finally:
-            gone.cancel()
-        return finalized.result() if finalized.done() else None
+        return await unless(self._finalized(), self.ended, timeout_s=timeout_s)
+
+    async def _finalized(self) -> messages.RunFinalized | None:
+        # A short training may be over before the daemon is ready.
+        await self.started.wait()
+        return await asyncio.shield(self.link.finalized) if self.link is not None else None
 
     async def end_own(self, *, is_finalized: bool) -> None:
         """Reap our own daemon: it exits by itself after its reports; one that does not is ended."""
         if self._own is None:
             return
         if is_finalized:
-            await _wait_for(self.ended, timeout_s=EXIT_S)
+            await unless(self.ended.wait(), timeout_s=EXIT_S)
         elif self.state == "serving":
             self._give_up("late")
         await self._own.end()
@@ -189,7 +160,6 @@ class Telemetry:
     async def _watch_own(self, own: KeptDaemon, host: str, token: Callable[[], str]) -> None:
         answer = await own.first_answer()
         if isinstance(answer, DaemonFailed):
-            self.is_port_taken = answer.is_port_taken
             self.fail(f"the aggregator did not start: {answer.error}")
             return
         ending = await own.watch(self._open_link(host, answer.port, token), port=answer.port)
@@ -230,11 +200,3 @@ class Telemetry:
         self.started.set()
         if self._own is None or state == "unreachable":
             self.ended.set()
-
-
-async def _wait_for(event: asyncio.Event, *, timeout_s: float) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        return

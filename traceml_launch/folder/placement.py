@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from traceml_client.protocol import launch, messages
 from traceml_client.protocol.errors import ConfigError, ProtocolError, Refused
@@ -17,6 +17,7 @@ from traceml_launch.aggregator.telemetry import Telemetry
 from traceml_launch.commandline.config import LaunchConfig
 from traceml_launch.folder import peer_folder
 from traceml_launch.folder.run_folder import RunFolder, make_dirs
+from traceml_launch.waiting import unless
 
 WELCOME_S: Final = 10.0
 """For another node's daemon to appear; after it this node keeps its files without knowing the run's id."""
@@ -115,17 +116,10 @@ class Placement:
         )
 
     async def _welcome(self, telemetry: Telemetry, *, timeout_s: float) -> messages.Welcome | None:
-        welcome = asyncio.ensure_future(telemetry.welcome(timeout_s=timeout_s))
-        over = asyncio.ensure_future(self._is_over.wait())
-        awaited: set[asyncio.Future[Any]] = {welcome, over}
         try:
-            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-            return welcome.result() if welcome.done() else None
+            return await unless(telemetry.welcome(timeout_s=timeout_s), self._is_over)
         except (Refused, ProtocolError):
             return None
-        finally:
-            for each in awaited:
-                each.cancel()
 
     async def _guess_index(self) -> int:
         """Without a daemon: the node rank, else where torchrun has put this node's workers."""

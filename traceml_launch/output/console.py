@@ -18,10 +18,6 @@ class Console:
         self._has_color = has_color
         self._problems: set[str] = set()
 
-    @property
-    def num_problems(self) -> int:
-        return len(self._problems)
-
     def say(self, sentence: str) -> None:
         if not self._is_quiet:
             self._write(FinalLine(f"{PREFIX} {sentence}"))

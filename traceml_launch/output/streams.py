@@ -17,6 +17,7 @@ from traceml_client.protocol import launch
 from traceml_launch.output.logfile import StreamLog, open_log
 from traceml_launch.output.merge import LineMerger
 from traceml_launch.output.terminal import TerminalWriter
+from traceml_launch.waiting import unless
 
 StreamName = Literal["stdout", "stderr"]
 STREAM_NAMES: Final[tuple[StreamName, StreamName]] = ("stdout", "stderr")
@@ -150,11 +151,7 @@ class NodeStreams:
             if until_s <= now_s:
                 return
             self._changed.clear()
-            try:
-                async with asyncio.timeout_at(until_s):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+            await unless(self._changed.wait(), timeout_s=until_s - now_s)
 
     def close(self) -> None:
         """Stop reading, write what was held back, close the files. Legal twice."""

@@ -10,6 +10,7 @@ from typing import Final
 from traceml_client.protocol import columns, launch, messages, ring
 from traceml_launch.aggregator.daemon_link import DaemonLink
 from traceml_launch.ranks.workers import Worker
+from traceml_launch.waiting import unless
 
 RECORDS_A_MESSAGE: Final = 250
 SILENCE_S: Final = 3.0
@@ -45,10 +46,7 @@ class Salvage:
                 return False
         while not self.is_complete(worker):
             self._changed.clear()
-            try:
-                async with asyncio.timeout(SILENCE_S):
-                    await self._changed.wait()
-            except TimeoutError:
+            if not await unless(self._changed.wait(), timeout_s=SILENCE_S):
                 return False
         return True
 

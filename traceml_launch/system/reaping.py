@@ -18,16 +18,14 @@ LOOK_AGAIN_S: Final = 0.1
 class Reaping:
     """Begins at once. `Scan` returns the run's processes that live now."""
 
-    def __init__(self, leftovers: Leftovers, scan: Callable[[], list[ProcessStat]]) -> None:
+    def __init__(self, leftovers: Leftovers, scan: Callable[[], list[ProcessStat]], *, hurried: asyncio.Event) -> None:
+        """`hurried`: from then on nothing lingers."""
         self._leftovers = leftovers
         self._scan = scan
+        self._hurried = hurried
         self._loop = asyncio.get_running_loop()
         self._may_linger = asyncio.Event()
         self._task = self._loop.create_task(self._run())
-
-    def hurry(self) -> None:
-        """Nothing lingers any longer."""
-        self._leftovers.hurry(now_s=self._loop.time())
 
     async def finish(self) -> tuple[ProcessLeft, ...]:
         """The reports are written: let what was detached linger, then end it; return what became of everything."""
@@ -47,6 +45,8 @@ class Reaping:
             self._look()
 
     def _look(self) -> None:
+        if self._hurried.is_set():
+            self._leftovers.hurry(now_s=self._loop.time())
         found = self._scan()
         for stat, number in self._leftovers.found(found, now_s=self._loop.time()):
             processes.signal_process(stat.pid, stat.start_ticks, number)

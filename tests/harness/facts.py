@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from traceml_client.protocol.manifest import MissingRank, RecordCounts, TelemetryFacts, Topology, TrainingStatus
+from traceml_client.protocol.manifest import (
+    MissingRank,
+    NodeOutcome,
+    RecordCounts,
+    TelemetryFacts,
+    Topology,
+    TrainingStatus,
+)
 from traceml_client.protocol.node import NODE_SCHEMA_VERSION, NodeReport, RankEnd, RankError
-from traceml_daemon.core.events import Incarnation, NodeVerdict, RankPlace
+from traceml_daemon.core.events import Incarnation, RankPlace
 from traceml_daemon.report.facts import AttemptFacts, RunFacts
 
 START_NS = 1_790_000_000_000_000_000
@@ -141,7 +148,7 @@ def run_facts(
     status: TrainingStatus = "failed",
     exit_code: int | None = 1,
     reports: Sequence[NodeReport] | None = None,
-    nodes: tuple[NodeVerdict, ...] = (),
+    nodes: tuple[NodeOutcome, ...] = (),
     missing: tuple[MissingRank, ...] = (),
     interrupted_ns: int | None = None,
     warnings: tuple[str, ...] = (),
@@ -161,7 +168,7 @@ def run_facts(
         interrupted_ns=interrupted_ns,
         generated_ns=START_NS + 31 * S,
         topology=Topology(nnodes=1, nproc_per_node=world_size, world_size=world_size),
-        nodes=nodes or (NodeVerdict(node_index=0, exit_code=exit_code, signal=None, why=None),),
+        nodes=nodes or (NodeOutcome(node_rank=0, exit_code=exit_code, signal=None, why=None),),
         node_reports=tuple(reports if reports is not None else (node_report(ranks, exit_code=exit_code),)),
         attempts=tuple(attempt_facts(rank, world_size) for rank in ranks),
         telemetry=TelemetryFacts(

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from tests.harness.facts import START_NS, Rank, error, node_report, run_facts
-from traceml_client.protocol.manifest import TrainingStatus
+from traceml_client.protocol.manifest import NodeOutcome, TrainingStatus
 from traceml_client.protocol.node import NodeReport
-from traceml_daemon.core.events import NodeVerdict
 from traceml_daemon.report.failure import diagnose, diagnose_history
 from traceml_daemon.report.form import FailureReport
 from traceml_daemon.report.text import failure_lines, failure_sentence
@@ -373,7 +372,7 @@ def test_where_only_consequences_are_seen_the_lost_node_is_named() -> None:
         lost_peer(0),
         *(Rank(rank=1 + i, node_index=1, local_rank=i, exit_code=None, state="lost") for i in (0, 1)),
     ]
-    lost = NodeVerdict(node_index=1, exit_code=None, signal=None, why="node 1's launcher was lost")
+    lost = NodeOutcome(node_rank=1, exit_code=None, signal=None, why="node 1's launcher was lost")
     diagnosis = diagnose(run_facts(ranks, nodes=(lost,)))
 
     assert diagnosis is not None

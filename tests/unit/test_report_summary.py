@@ -17,12 +17,12 @@ from traceml_client.protocol.manifest import (
     Lifecycle,
     Manifest,
     MissingRank,
+    NodeOutcome,
     RecordCounts,
     TrainingOutcome,
     encode_json,
     rfc3339,
 )
-from traceml_daemon.core.events import NodeVerdict
 from traceml_daemon.errors import ReportError
 from traceml_daemon.report import json_schema
 from traceml_daemon.report.facts import RunFacts
@@ -291,7 +291,7 @@ def test_the_evidence_of_a_signal_is_in_the_nodes_report(tmp_path: Path) -> None
 
 
 def test_a_lost_node_is_named_below_the_outcome(tmp_path: Path) -> None:
-    lost = NodeVerdict(node_index=1, exit_code=None, signal=None, why="node 1's launcher was lost")
+    lost = NodeOutcome(node_rank=1, exit_code=None, signal=None, why="node 1's launcher was lost")
     facts = run_facts(HEALTHY, nodes=(lost,))
     fill(tmp_path, facts)
     write_reports(tmp_path, facts, True)

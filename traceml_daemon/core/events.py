@@ -18,8 +18,7 @@ class Incarnation(NamedTuple):
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankPlace:
+class RankPlace(NamedTuple):
     """Where an incarnation stands in the job."""
 
     rank: int

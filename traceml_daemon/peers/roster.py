@@ -140,14 +140,7 @@ class Roster:
                 raise NotAdmitted(messages.BAD_TOKEN, "its launcher knows the run's token, and it does not")
             self._has_unproven_ranks = True
         incarnation = self._incarnation_of(hello)
-        place = RankPlace(
-            rank=hello.rank,
-            world_size=hello.world_size,
-            local_world_size=hello.local_world_size,
-            torch_restart_count=hello.torch_restart_count,
-            host=hello.host,
-            pid=hello.pid,
-        )
+        place = _place(hello, hello.host)
         slot = self.slots.get(incarnation)
         if slot is None:
             slot = self.add(incarnation, place, start_ticks=hello.start_ticks)
@@ -181,15 +174,7 @@ class Roster:
             raise RemoteProtocolError("a worker with impossible numbers was started")
         slot = self.slots.get(incarnation)
         if slot is None:
-            node = self.nodes[node_index]
-            place = RankPlace(
-                rank=started.rank,
-                world_size=started.world_size,
-                local_world_size=started.local_world_size,
-                torch_restart_count=started.torch_restart_count,
-                host=node.host,
-                pid=started.pid,
-            )
+            place = _place(started, self.nodes[node_index].host)
             slot = self.add(incarnation, place, start_ticks=started.start_ticks)
         slot.started_ns = started.started_ns
         slot.wall_minus_monotonic_ns = slot.wall_minus_monotonic_ns or started.wall_minus_monotonic_ns
@@ -262,6 +247,10 @@ class Roster:
         index = wanted if wanted not in taken else next(i for i in range(len(taken) + 1) if i not in taken)
         self._direct_nodes[key] = index
         return index
+
+
+def _place(of: RankHello | RankStarted, host: str) -> RankPlace:
+    return RankPlace(of.rank, of.world_size, of.local_world_size, of.torch_restart_count, host, of.pid)
 
 
 def _check_rank(hello: RankHello) -> None:

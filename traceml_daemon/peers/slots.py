@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -17,6 +17,11 @@ from traceml_daemon.storage.rows import IncarnationRow, StreamTotals
 
 if TYPE_CHECKING:
     from traceml_daemon.peers.connection import Connection
+
+_STORED_AS_IT_IS: Final = IncarnationRow._fields[
+    IncarnationRow._fields.index("start_ticks") : IncarnationRow._fields.index("error")
+]
+_FACTS: Final = tuple(each.name for each in fields(AttemptFacts) if each.name != "state")
 
 
 @dataclass(slots=True)
@@ -140,23 +145,11 @@ class RankSlot:
         )
 
     def row(self) -> IncarnationRow:
-        place = self.place
-        return IncarnationRow(
+        values = (
             self.id,
             *self.incarnation,
-            place.rank,
-            place.world_size,
-            place.local_world_size,
-            place.torch_restart_count,
-            place.host,
-            place.pid,
-            self.start_ticks,
-            self.wall_minus_monotonic_ns,
-            self.clock_offset_ns,
-            self.clock_bound_ns,
-            self.first_at_ns,
-            self.last_at_ns,
-            self.started_ns,
+            *self.place,
+            *(getattr(self, name) for name in _STORED_AS_IT_IS),
             _error_json(self.error),
             _error_json(self.thread_error),
             self.exit_code,
@@ -164,6 +157,7 @@ class RankSlot:
             int(self.is_finished),
             *(stream.num_recorded for stream in self.streams),
         )
+        return IncarnationRow._make(values)
 
     @classmethod
     def from_row(cls, row: IncarnationRow, totals: tuple[StreamTotals, ...]) -> RankSlot:
@@ -172,21 +166,8 @@ class RankSlot:
         return cls(
             id=row.id,
             incarnation=Incarnation(row.node_index, row.local_rank, row.attempt),
-            place=RankPlace(
-                rank=row.rank,
-                world_size=row.world_size,
-                local_world_size=row.local_world_size,
-                torch_restart_count=row.torch_restart_count,
-                host=row.host,
-                pid=row.pid,
-            ),
-            start_ticks=row.start_ticks,
-            wall_minus_monotonic_ns=row.wall_minus_monotonic_ns,
-            clock_offset_ns=row.clock_offset_ns,
-            clock_bound_ns=row.clock_bound_ns,
-            first_at_ns=row.first_at_ns,
-            last_at_ns=row.last_at_ns,
-            started_ns=row.started_ns,
+            place=RankPlace(*(getattr(row, name) for name in RankPlace._fields)),
+            **{name: getattr(row, name) for name in _STORED_AS_IT_IS},
             error=_error_from(row.error),
             thread_error=_error_from(row.thread_error),
             exit_code=row.exit_code,
@@ -196,22 +177,8 @@ class RankSlot:
         )
 
     def facts(self, state: str) -> AttemptFacts:
-        return AttemptFacts(
-            incarnation=self.incarnation,
-            place=self.place,
-            state=state,
-            wall_minus_monotonic_ns=self.wall_minus_monotonic_ns,
-            clock_offset_ns=self.clock_offset_ns,
-            clock_bound_ns=self.clock_bound_ns,
-            first_at_ns=self.first_at_ns,
-            last_at_ns=self.last_at_ns,
-            started_ns=self.started_ns,
-            records=self.records,
-            error=self.error,
-            thread_error=self.thread_error,
-            exit_code=self.exit_code,
-            notes=self.notes,
-        )
+        """As of now; the slot may still change."""
+        return AttemptFacts(state=state, **{name: getattr(self, name) for name in _FACTS})
 
 
 def _counts(totals: StreamTotals, num_recorded: int | None) -> StreamCounts:

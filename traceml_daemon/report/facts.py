@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from traceml_client.protocol.manifest import RecordCounts, TelemetryFacts, Topology, TrainingStatus
+from traceml_client.protocol.manifest import NodeOutcome, RecordCounts, TelemetryFacts, Topology, TrainingStatus
 from traceml_client.protocol.node import NodeReport, RankEnd, RankError
-from traceml_daemon.core.events import Incarnation, NodeVerdict, RankPlace
+from traceml_daemon.core.events import Incarnation, RankPlace
 from traceml_daemon.peers.node_ending import why_no_marker
 
 
@@ -54,7 +54,7 @@ class RunFacts:
     """When the owner's launcher got its first signal: what befell ranks later is a consequence."""
     generated_ns: int
     topology: Topology
-    nodes: tuple[NodeVerdict, ...]
+    nodes: tuple[NodeOutcome, ...]
     node_reports: tuple[NodeReport, ...]
     attempts: tuple[AttemptFacts, ...]
     """Every incarnation of every rank, any order."""

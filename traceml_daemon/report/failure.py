@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from traceml_client.protocol.launch import NODE_FILE, TRAINING_STDERR_FILE, layout_node_dir, layout_rank_dir
+from traceml_client.protocol.manifest import NodeOutcome
 from traceml_client.protocol.node import NodeReport
-from traceml_daemon.core.events import NodeVerdict
 from traceml_daemon.log_files.catalog import advice
 from traceml_daemon.report.blame import Blame, blame, blame_interruption
 from traceml_daemon.report.facts import AttemptFacts, RunFacts, by_rank, ends_of, last_attempts
@@ -96,13 +96,13 @@ def _with_torchruns_words(verdict: Blame, facts: RunFacts, run_dir: Path) -> Bla
     return verdict if read is None else Blame(*read[:3], evidence=read.evidence)
 
 
-def _with_lost_nodes(verdict: Blame, nodes: Iterable[NodeVerdict]) -> Blame:
+def _with_lost_nodes(verdict: Blame, nodes: Iterable[NodeOutcome]) -> Blame:
     """Where no failure explains the others, a node that said nothing is the place to look at."""
     silent = [node for node in nodes if node.why is not None]
     if not silent or verdict.category not in ("collateral_only", "insufficient_evidence") or verdict.initiator:
         return verdict
     headline = "; ".join([*(str(node.why) for node in silent), verdict.headline])
-    return replace(verdict, headline=headline, node_index=silent[0].node_index if len(silent) == 1 else None)
+    return replace(verdict, headline=headline, node_index=silent[0].node_rank if len(silent) == 1 else None)
 
 
 def _blame_interrupted(facts: RunFacts, symptoms: Sequence[Symptom]) -> Blame:

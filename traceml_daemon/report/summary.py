@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from traceml_client.protocol.manifest import NodeOutcome, rfc3339
+from traceml_client.protocol.manifest import rfc3339
 from traceml_client.protocol.node import RankEnd
 from traceml_daemon.core.events import Incarnation
 from traceml_daemon.diagnosis.finding import Finding
@@ -67,7 +67,7 @@ def _training(facts: RunFacts) -> TrainingSection:
         signal=facts.signal,
         started_at=rfc3339(started_ns if started_ns is not None else facts.started_ns),
         ended_at=_time(facts.training_ended_ns),
-        nodes=tuple(NodeOutcome(node.node_index, node.exit_code, node.signal, node.why) for node in facts.nodes),
+        nodes=facts.nodes,
     )
 
 

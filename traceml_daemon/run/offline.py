@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
@@ -30,7 +30,7 @@ from traceml_daemon.run.final_files import (
 )
 from traceml_daemon.run.remains import Remains, collect
 from traceml_daemon.run.reporting import write_reports
-from traceml_daemon.run.run_facts import RunKnowledge, RunTimes, run_facts, telemetry_facts, topology, training_outcome
+from traceml_daemon.run.run_facts import RunKnowledge, final_fields, run_facts, telemetry_facts
 from traceml_daemon.run.run_files import write_json
 from traceml_daemon.run.run_manifest import first_manifest, is_held, wall_ns, write_with_artifacts
 from traceml_daemon.storage.replay import replay
@@ -61,12 +61,15 @@ def finalize(run_dir: Path, *, reason: TelemetryReason) -> None:
     remains = collect(run_dir)
     replayed = replay(remains.config, remains.roster, remains.node_reports, owner_node=remains.owner_node)
     assert replayed.seal is not None
+    started_ns, ended_ns = _training_times(remains)
     known = RunKnowledge(
         config=remains.config,
         roster=remains.roster,
         core=replayed.core,
         node_reports=remains.node_reports,
-        times=_times(remains),
+        training_started_ns=started_ns,
+        training_ended_ns=ended_ns,
+        interrupted_ns=remains.interrupted_ns,
         warnings=(*remains.warnings, *replayed.warnings),
         frames_rejected=remains.frames_rejected,
         is_authenticated=remains.is_authenticated,
@@ -78,11 +81,11 @@ def finalize(run_dir: Path, *, reason: TelemetryReason) -> None:
 def _write(remains: Remains, known: RunKnowledge, seal: SealRun) -> None:
     run_dir, now_ns = known.config.run_dir, time.time_ns()
     forget_earlier(run_dir)
-    telemetry = telemetry_facts(known, finished=seal.finished, missing=seal.missing, reason=seal.reason)
+    telemetry = telemetry_facts(known, seal)
     if has_warnings(known.warnings, telemetry):
         document = warning_document(known, seal, telemetry, rejected_by_peer={}, now_ns=now_ns)
         write_json(run_dir / WARNING_FILE, document)
-    facts = run_facts(known, verdict=seal.verdict, telemetry=telemetry, generated_ns=now_ns)
+    facts = run_facts(known, seal, telemetry, generated_ns=now_ns)
     try:
         reported = write_reports(run_dir, facts, known.config)
     except ReportError as error:
@@ -98,37 +101,26 @@ def _write_manifest(
 ) -> None:
     now_ns = time.time_ns()
     before = remains.manifest or first_manifest(known.config, is_authenticated=known.is_authenticated)
-    changes: dict[str, Any] = {
-        "status": seal.verdict.status,
-        "updated_at": rfc3339(now_ns),
-        "lifecycle": msgspec.structs.replace(
-            before.lifecycle,
-            training_ended_at=_text(known.times.training_ended_ns),
-            finalized_at=rfc3339(now_ns),
-        ),
-        "training": training_outcome(known, seal.verdict, reported.failure_sentence),
-        "topology": topology(known),
-        "telemetry_status": telemetry.status,
-        "telemetry_reason": telemetry.reason,
-        "telemetry": telemetry,
-        "lease": None,
-    }
-    write_with_artifacts(known.config.run_dir, msgspec.structs.replace(before, **changes))
+    ended_ns = known.training_ended_ns
+    lifecycle = msgspec.structs.replace(
+        before.lifecycle,
+        training_ended_at=None if ended_ns is None else rfc3339(ended_ns),
+        finalized_at=rfc3339(now_ns),
+    )
+    changes = final_fields(known, seal, telemetry, reported.failure_sentence)
+    document = msgspec.structs.replace(before, updated_at=rfc3339(now_ns), lifecycle=lifecycle, lease=None, **changes)
+    write_with_artifacts(known.config.run_dir, document)
 
 
-def _times(remains: Remains) -> RunTimes:
-    """Training ended when the owner's launcher said; without that, with the last sign of any rank."""
+def _training_times(remains: Remains) -> tuple[int | None, int | None]:
+    """When training began, and ended: when the owner's launcher said; without that, with the last sign of any rank."""
     lifecycle = remains.manifest.lifecycle if remains.manifest is not None else None
     started = lifecycle.training_started_at if lifecycle is not None else None
     ended = lifecycle.training_ended_at if lifecycle is not None else None
     report = remains.node_reports.get(remains.owner_node or 0)
     signs = [slot.last_at_ns for slot in remains.roster if slot.last_at_ns is not None]
     ended_ns = wall_ns(ended) if ended else report.ended_ns if report is not None else max(signs, default=None)
-    return RunTimes(
-        training_started_ns=wall_ns(started) if started else None,
-        training_ended_ns=ended_ns,
-        interrupted_ns=remains.interrupted_ns,
-    )
+    return wall_ns(started) if started else None, ended_ns
 
 
 def _refuse_if_held(run_dir: Path) -> None:
@@ -140,7 +132,3 @@ def _refuse_if_held(run_dir: Path) -> None:
     if is_held(found) and found.lease is not None:
         holder = found.lease.holder
         raise StoreError(f"{run_dir} is held by process {holder.pid} on {holder.host}, which is still alive")
-
-
-def _text(wall: int | None) -> str | None:
-    return None if wall is None else rfc3339(wall)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from traceml_client.protocol.manifest import (
     MissingRank,
@@ -14,7 +17,6 @@ from traceml_client.protocol.manifest import (
     TelemetryStatus,
     Topology,
     TrainingOutcome,
-    TrainingStatus,
     rfc3339,
 )
 from traceml_client.protocol.node import NodeReport
@@ -27,24 +29,17 @@ from traceml_daemon.report.facts import RunFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunTimes:
-    """Wall-clock nanoseconds."""
-
-    training_started_ns: int | None = None
-    training_ended_ns: int | None = None
-    interrupted_ns: int | None = None
-    """The owner's first signal."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunKnowledge:
-    """All that a finished run leaves in memory, in a live daemon or in an offline one."""
+    """All that a finished run leaves in memory, in a live daemon or in an offline one. Times are wall clock."""
 
     config: RunConfig
     roster: Roster
     core: RunCore
     node_reports: Mapping[int, NodeReport]
-    times: RunTimes
+    training_started_ns: int | None = None
+    training_ended_ns: int | None = None
+    interrupted_ns: int | None = None
+    """The owner's first signal."""
     warnings: tuple[str, ...]
     frames_rejected: int = 0
     is_authenticated: bool = True
@@ -53,33 +48,24 @@ class RunKnowledge:
     """Why telemetry is degraded whatever it holds: the daemon died before it could finalize."""
 
 
-def telemetry_facts(
-    known: RunKnowledge,
-    *,
-    finished: tuple[int, ...],
-    missing: tuple[ev.RankMissing, ...],
-    reason: ev.SealReason,
-    is_pending: bool = False,
-) -> TelemetryFacts:
+def telemetry_facts(known: RunKnowledge, seal: ev.SealRun, *, is_pending: bool = False) -> TelemetryFacts:
     """The telemetry part of manifest and summary, if the reports themselves succeed."""
-    records = total_records(known.roster)
-    status, why = judge_telemetry(known, records=records, is_missing=bool(missing), reason=reason)
-    if is_pending:
-        status, why = "pending", None
+    records = _total_records(known.roster)
+    status, why = ("pending", None) if is_pending else _judge_telemetry(known, seal, records)
     return TelemetryFacts(
         status=status,
         reason=why,
         ranks_expected=known.core.world_size(),
-        ranks_finished=finished,
-        ranks_missing=tuple(_missing_rank(known.roster, rank) for rank in missing),
+        ranks_finished=seal.finished,
+        ranks_missing=tuple(_missing_rank(known.roster, rank) for rank in seal.missing),
         records=records,
         frames_rejected=known.frames_rejected,
         authenticated=known.is_authenticated,
     )
 
 
-def judge_telemetry(
-    known: RunKnowledge, *, records: RecordCounts, is_missing: bool, reason: ev.SealReason
+def _judge_telemetry(
+    known: RunKnowledge, seal: ev.SealRun, records: RecordCounts
 ) -> tuple[TelemetryStatus, TelemetryReason | None]:
     """The status in a run whose reports could be written; the gravest reason is named."""
     if not known.config.has_history:
@@ -87,53 +73,44 @@ def judge_telemetry(
     grounds: tuple[tuple[object, TelemetryReason], ...] = (
         (known.cause, known.cause or "aggregator_died"),
         (known.storage_failure, "storage_full"),
-        (reason == "finalize_timeout", "finalize_timeout"),
-        (is_missing, "finalization_warning"),
+        (seal.reason == "finalize_timeout", "finalize_timeout"),
+        (seal.missing, "finalization_warning"),
         (records.dropped or records.samples_dropped, "rows_dropped"),
     )
-    for is_given, name in grounds:
-        if is_given:
-            return "degraded", name
-    return "complete", None
+    reason = next((name for is_given, name in grounds if is_given), None)
+    return "complete" if reason is None else "degraded", reason
 
 
-def total_records(slots: Iterable[RankSlot]) -> RecordCounts:
+def _total_records(slots: Iterable[RankSlot]) -> RecordCounts:
     """The sum over all incarnations."""
-    counts = [slot.records for slot in slots]
-    return RecordCounts(
-        received=sum(count.received for count in counts),
-        stored=sum(count.stored for count in counts),
-        dropped=sum(count.dropped for count in counts),
-        salvaged=sum(count.salvaged for count in counts),
-        samples_dropped=sum(count.samples_dropped for count in counts),
-    )
+    counts = [msgspec.structs.astuple(slot.records) for slot in slots]
+    return RecordCounts(*map(sum, zip(*counts, strict=True)))
 
 
 def run_facts(
     known: RunKnowledge,
-    *,
-    verdict: ev.TrainingVerdict,
+    seal: ev.SealRun,
     telemetry: TelemetryFacts,
+    *,
     generated_ns: int,
-    status: TrainingStatus | None = None,
     is_provisional: bool = False,
 ) -> RunFacts:
-    """`status` overrides the verdict's: a run that was just interrupted has none yet."""
-    config = known.config
+    """Provisional: a run that was just interrupted, whatever the verdict would be."""
+    config, verdict = known.config, seal.verdict
     states = {record.incarnation: record.state for record in known.core.ranks}
     return RunFacts(
         run_name=config.run_name,
         run_id=config.run_id,
-        status=status or verdict.status,
+        status="interrupted" if is_provisional else verdict.status,
         exit_code=verdict.exit_code,
         signal=verdict.signal,
         started_ns=config.created_ns,
-        training_started_ns=known.times.training_started_ns,
-        training_ended_ns=known.times.training_ended_ns,
-        interrupted_ns=known.times.interrupted_ns,
+        training_started_ns=known.training_started_ns,
+        training_ended_ns=known.training_ended_ns,
+        interrupted_ns=known.interrupted_ns,
         generated_ns=generated_ns,
-        topology=topology(known),
-        nodes=verdict.nodes,
+        topology=_topology(known),
+        nodes=_nodes(verdict),
         node_reports=tuple(report for _, report in sorted(known.node_reports.items())),
         attempts=tuple(slot.facts(states.get(slot.incarnation, "expected")) for slot in known.roster),
         telemetry=telemetry,
@@ -142,7 +119,21 @@ def run_facts(
     )
 
 
-def topology(known: RunKnowledge) -> Topology:
+def final_fields(
+    known: RunKnowledge, seal: ev.SealRun, telemetry: TelemetryFacts, sentence: str | None
+) -> dict[str, Any]:
+    """What the last manifest says of training and telemetry."""
+    return {
+        "status": seal.verdict.status,
+        "training": training_outcome(known, seal.verdict, sentence),
+        "topology": _topology(known),
+        "telemetry_status": telemetry.status,
+        "telemetry_reason": telemetry.reason,
+        "telemetry": telemetry,
+    }
+
+
+def _topology(known: RunKnowledge) -> Topology:
     """What was launched; where the launch did not say, what came."""
     config, world_size = known.config, known.core.world_size()
     nnodes = max(config.nnodes, len({slot.incarnation.node_index for slot in known.roster}))
@@ -156,12 +147,13 @@ def training_outcome(known: RunKnowledge, verdict: ev.TrainingVerdict, sentence:
         exit_code=verdict.exit_code,
         signal=verdict.signal,
         attempts=1 + max((slot.incarnation.attempt for slot in known.roster), default=0),
-        nodes=tuple(
-            NodeOutcome(node_rank=node.node_index, exit_code=node.exit_code, signal=node.signal, why=node.why)
-            for node in verdict.nodes
-        ),
+        nodes=_nodes(verdict),
         failure_sentence=sentence,
     )
+
+
+def _nodes(verdict: ev.TrainingVerdict) -> tuple[NodeOutcome, ...]:
+    return tuple(NodeOutcome(node.node_index, node.exit_code, node.signal, node.why) for node in verdict.nodes)
 
 
 def _missing_rank(roster: Roster, missing: ev.RankMissing) -> MissingRank:

@@ -28,7 +28,7 @@ from traceml_daemon.run.final_files import (
     warning_document,
 )
 from traceml_daemon.run.reporting import in_thread, write_reports
-from traceml_daemon.run.run_facts import RunKnowledge, RunTimes, run_facts, telemetry_facts, topology, training_outcome
+from traceml_daemon.run.run_facts import RunKnowledge, final_fields, run_facts, telemetry_facts, training_outcome
 from traceml_daemon.storage.reserve import MANIFEST_BYTES
 from traceml_daemon.storage.rows import INTERRUPTED_NS
 
@@ -85,15 +85,9 @@ class Sealing:
             _log.error("finalization failed\n%s", traceback.format_exc())
             telemetry, reported = self._failed(command, f"{type(error).__name__}: {error}"), Reported()
         session.files.submit((session.config.run_dir / TOKEN_FILE).unlink, True)  # where it was offered: it is over
-        known = self._knowledge()
         session.manifest.finish(
-            status=command.verdict.status,
             lifecycle=session.manifest.lifecycle_with(finalized_at=rfc3339(session.clock.wall_ns())),
-            training=training_outcome(known, command.verdict, reported.failure_sentence),
-            topology=topology(known),
-            telemetry_status=telemetry.status,
-            telemetry_reason=telemetry.reason,
-            telemetry=telemetry,
+            **final_fields(self._knowledge(), command, telemetry, reported.failure_sentence),
         )
         await session.files.flush()
         session.say(f"telemetry {telemetry.status}, reason {telemetry.reason}")
@@ -112,9 +106,9 @@ class Sealing:
         finally:  # what the database could not have, the reports may need
             session.files.submit(session.files.reserve.release)
         known = self._knowledge()
-        telemetry = telemetry_facts(known, finished=command.finished, missing=command.missing, reason=command.reason)
+        telemetry = telemetry_facts(known, command)
         self._warn(command, telemetry)
-        facts = run_facts(known, verdict=command.verdict, telemetry=telemetry, generated_ns=session.clock.wall_ns())
+        facts = run_facts(known, command, telemetry, generated_ns=session.clock.wall_ns())
         await session.files.flush()
         try:
             async with asyncio.timeout(self._remaining_s(command)):
@@ -143,16 +137,10 @@ class Sealing:
         session, core = self._session, self._session.core
         await session.store.drain()
         finished, missing = core.split_ranks()
+        seal = ev.SealRun(reason="ranks_missing", verdict=core.verdict(), finished=finished, missing=missing)
         known = self._knowledge()
-        telemetry = telemetry_facts(known, finished=finished, missing=missing, reason="ranks_missing", is_pending=True)
-        facts = run_facts(
-            known,
-            verdict=core.verdict(),
-            telemetry=telemetry,
-            generated_ns=session.clock.wall_ns(),
-            status="interrupted",
-            is_provisional=True,
-        )
+        telemetry = telemetry_facts(known, seal, is_pending=True)
+        facts = run_facts(known, seal, telemetry, generated_ns=session.clock.wall_ns(), is_provisional=True)
         try:
             await in_thread(write_reports, session.config.run_dir, facts, session.config)
         except ReportError as error:
@@ -173,26 +161,21 @@ class Sealing:
         """No report: finalization_error.json says why."""
         session = self._session
         session.files.write_json(ERROR_FILE, error_document(session.config.run_id, text, session.clock.wall_ns()))
-        telemetry = telemetry_facts(
-            self._knowledge(), finished=command.finished, missing=command.missing, reason=command.reason
-        )
+        telemetry = telemetry_facts(self._knowledge(), command)
         return msgspec.structs.replace(telemetry, status="failed", reason=reason)
 
     # --- what is known --------------------------------------------------------------------------------------------
 
     def _knowledge(self) -> RunKnowledge:
         session = self._session
-        times = RunTimes(
-            training_started_ns=session.training_started_ns,
-            training_ended_ns=self._training_ended_ns,
-            interrupted_ns=self.interrupted_ns,
-        )
         return RunKnowledge(
             config=session.config,
             roster=session.roster,
             core=session.core,
             node_reports=session.node_reports,
-            times=times,
+            training_started_ns=session.training_started_ns,
+            training_ended_ns=self._training_ended_ns,
+            interrupted_ns=self.interrupted_ns,
             warnings=session.all_warnings(),
             frames_rejected=session.num_frames_rejected,
             is_authenticated=session.roster.is_authenticated,

@@ -1,34 +1,75 @@
-"""`traceml-daemon` (also `traceml serve`), `python -m traceml_daemon serve|finalize`, and the commands about runs."""
+"""`traceml-daemon` (the same as `traceml serve`), and `python -m traceml_daemon serve|finalize`.
+
+Not imported for `supervise`: typer costs 160 ms, which every `traceml run` would pay.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from traceml_client.protocol import environ
 from traceml_client.protocol import token_file as token_files
-from traceml_client.protocol.command_line import Command, Option, option
 from traceml_client.protocol.environ import DEFAULT_AGGREGATOR_PORT
 from traceml_client.protocol.errors import ConfigError, TracemlError
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+_ENVIRONMENT: Final = "Every option also reads TRACEML_<NAME> and traceml.toml in the working directory."
+
+_UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
+"""click's own, which newer versions of typer carry in a private copy."""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-def serve(**flags: str | None) -> None:
+def _option(name: str, metavar: str, meaning: str) -> typer.models.OptionInfo:
+    return typer.Option(f"--{name}", metavar=metavar, help=meaning)  # type: ignore[no-any-return]
+
+
+@app.command(epilog=_ENVIRONMENT)
+def serve(
+    run_name: Annotated[str | None, _option("run-name", "NAME", "the run of ranks without a name of their own")] = None,
+    logs_dir: Annotated[str | None, _option("logs-dir", "DIR", "where run folders live [default: logs]")] = None,
+    nnodes: Annotated[str | None, _option("nnodes", "N", "nodes of a direct launch [default: 1]")] = None,
+    nproc_per_node: Annotated[
+        str | None, _option("nproc-per-node", "N", "ranks on each node [default: as the ranks say]")
+    ] = None,
+    aggregator_port: Annotated[
+        str | None, _option("aggregator-port", "PORT", f"0: any free one [default: {DEFAULT_AGGREGATOR_PORT}]")
+    ] = None,
+    aggregator_bind_host: Annotated[
+        str | None, _option("aggregator-bind-host", "HOST", "where to listen [default: 127.0.0.1]")
+    ] = None,
+    token_file: Annotated[
+        str | None, _option("token-file", "FILE", "holds the shared secret; also TRACEML_TOKEN [default: none]")
+    ] = None,
+    finalize_timeout_sec: Annotated[
+        str | None, _option("finalize-timeout-sec", "S", "from the end of training to the summary [default: 300]")
+    ] = None,
+    settle_sec: Annotated[
+        str | None, _option("settle-sec", "S", "quiet time before a run is sealed [default: 1]")
+    ] = None,
+    tls_cert: Annotated[str | None, _option("tls-cert", "FILE", "encrypted telemetry only [default: none]")] = None,
+    tls_key: Annotated[str | None, _option("tls-key", "FILE", "the key of --tls-cert [default: none]")] = None,
+    tls_ca: Annotated[str | None, _option("tls-ca", "FILE", "for ranks; of no meaning here [default: none]")] = None,
+) -> None:
     """The aggregator alone, for direct python and torchrun launches, systemd and sidecars."""
+    _become_daemon({name.replace("_", "-"): value for name, value in locals().items()})
+
+
+def _become_daemon(flags: Mapping[str, str | None]) -> None:
     from traceml_daemon import serve_options
     from traceml_daemon.run import replacing, run_dirs
 
     folder = Path.cwd()
     config, token_file_path = serve_options.build_serve_config(
-        {name.replace("_", "-"): value for name, value in flags.items()},
-        environ.snapshot(),
-        serve_options.read_config_file(folder),
-        folder=folder,
+        flags, environ.snapshot(), serve_options.read_config_file(folder), folder=folder
     )
     if token_file_path is not None:
         config = dataclasses.replace(config, token=_read_token(token_file_path))
@@ -45,76 +86,50 @@ def _read_token(path: Path) -> str:
     return token
 
 
-def finalize(run_dir: Path, reason: str) -> None:
+@app.command("finalize")
+def finalize_command(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="the run's folder")],
+    reason: Annotated[
+        str, typer.Option(help="why no daemon did it: aggregator_died or aggregator_unresponsive")
+    ] = "aggregator_died",
+) -> None:
     """Makes the reports of a run whose daemon is gone, from its database, its recorders and its nodes' reports."""
-    from traceml_daemon.run import offline
+    from traceml_daemon.run.offline import finalize, parse_reason
 
-    offline.finalize(run_dir, reason=offline.parse_reason(reason))
-
-
-def _text(name: str, metavar: str, meaning: str) -> Option:
-    return option(f"--{name}", metavar=metavar, help=meaning)
-
-
-SERVE: Final = Command(
-    serve,
-    (
-        _text("run-name", "NAME", "the run of ranks without a name of their own"),
-        _text("logs-dir", "DIR", "where run folders live [default: logs]"),
-        _text("nnodes", "N", "nodes of a direct launch [default: 1]"),
-        _text("nproc-per-node", "N", "ranks on each node [default: as the ranks say]"),
-        _text("aggregator-port", "PORT", f"0: any free one [default: {DEFAULT_AGGREGATOR_PORT}]"),
-        _text("aggregator-bind-host", "HOST", "where to listen [default: 127.0.0.1]"),
-        _text("token-file", "FILE", "holds the shared secret; also TRACEML_TOKEN [default: none]"),
-        _text("finalize-timeout-sec", "S", "from the end of training to the summary [default: 300]"),
-        _text("settle-sec", "S", "quiet time before a run is sealed [default: 1]"),
-        _text("tls-cert", "FILE", "encrypted telemetry only [default: none]"),
-        _text("tls-key", "FILE", "the key of --tls-cert [default: none]"),
-        _text("tls-ca", "FILE", "for ranks; of no meaning here [default: none]"),
-    ),
-    epilog="Every option also reads TRACEML_<NAME> and traceml.toml in the working directory.",
-)
-FINALIZE: Final = Command(
-    finalize,
-    (
-        option("run_dir", metavar="RUN_DIR", type=Path, help="the run's folder"),
-        option(
-            "--reason",
-            default="aggregator_died",
-            help="why no daemon did it: aggregator_died (default) or aggregator_unresponsive",
-        ),
-    ),
-)
+    finalize(run_dir, reason=parse_reason(reason))
 
 
 def serve_main() -> int:
     """The console script, and `traceml serve`: the options of `sys.argv`, under the name that stands before them."""
-    return _run(SERVE, sys.argv[1:], prog=Path(sys.argv[0]).name)
+    serve_only = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    serve_only.command(epilog=_ENVIRONMENT)(serve)
+    return _run(serve_only, sys.argv[1:], prog_name=Path(sys.argv[0]).name)
 
 
 def run_command(arguments: Sequence[str]) -> int:
     """`python -m traceml_daemon ...`: run one command; return its exit code."""
-    command = {"serve": SERVE, "finalize": FINALIZE}.get(arguments[0] if arguments else "")
-    if command is None:
-        return _complain("traceml-daemon", "the commands are serve and finalize", EXIT_USAGE)
-    return _run(command, arguments[1:], prog="traceml-daemon")
+    return _run(app, arguments, prog_name="traceml-daemon")
 
 
 def look_at_runs(arguments: Sequence[str]) -> int:
     """`traceml status|view|...`: a run that is not there, or cannot be read, is a wrong usage."""
-    from traceml_daemon.commands.run_commands import COMMANDS
+    from traceml_daemon.commands import run_commands
 
-    return _run(COMMANDS[arguments[0]], arguments[1:], prog=f"traceml {arguments[0]}", exit_failed=EXIT_USAGE)
+    return _run(run_commands.app, arguments, prog_name="traceml", exit_failed=EXIT_USAGE)
 
 
-def _run(command: Command, words: Sequence[str], *, prog: str, exit_failed: int = EXIT_FAILED) -> int:
+def _run(typed: typer.Typer, arguments: Sequence[str], *, prog_name: str, exit_failed: int = EXIT_FAILED) -> int:
     """An error is one line on standard error."""
     try:
-        return command.run(words, prog=prog)
+        result = typer.main.get_command(typed).main(list(arguments), prog_name=prog_name, standalone_mode=False)
+    except _UsageError as error:
+        named: Any = error  # its own message names the option, its text alone does not
+        return _complain(prog_name, named.format_message(), EXIT_USAGE)
     except ConfigError as error:
-        return _complain(prog, str(error), EXIT_USAGE)
+        return _complain(prog_name, str(error), EXIT_USAGE)
     except TracemlError as error:
-        return _complain(prog, str(error), exit_failed)
+        return _complain(prog_name, str(error), exit_failed)
+    return result if isinstance(result, int) else 0
 
 
 def _complain(prog_name: str, text: str, code: int) -> int:

@@ -37,9 +37,9 @@ def main() -> int:
     if words and words[0] in OFFLINE_COMMANDS:
         return _look_at_runs(words)
     if words and words[0] in LATER_COMMANDS:
-        return refuse("traceml", f"the command {words[0]} is not in this version of TraceML")
+        return _refuse("traceml", f"the command {words[0]} is not in this version of TraceML")
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
-        return refuse("traceml", f"unknown command {words[0]}{suggestion(words[0], [*COMMANDS, *LATER_COMMANDS])}")
+        return _refuse("traceml", f"unknown command {words[0]}{suggestion(words[0], [*COMMANDS, *LATER_COMMANDS])}")
     front_door = importlib.import_module("traceml_launch.front_door")
     return int(front_door.open_with(words))
 
@@ -61,7 +61,7 @@ def run_command(words: Sequence[str]) -> int:
 
         return supervise.run(config)
     except ConfigError as error:
-        return refuse("traceml run", str(error))
+        return _refuse("traceml run", str(error))
 
 
 def _serve(words: Sequence[str]) -> int:
@@ -77,7 +77,6 @@ def _look_at_runs(words: Sequence[str]) -> int:
     return int(daemon_cli.look_at_runs(words))
 
 
-def refuse(command: str, sentence: str) -> int:
-    """An error in the usage is one line."""
+def _refuse(command: str, sentence: str) -> int:
     print(f"{command}: {sentence}", file=sys.stderr)
     return EXIT_USAGE

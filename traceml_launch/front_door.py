@@ -2,57 +2,72 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Final
+from typing import Annotated
 
-from traceml_client.protocol.command_line import Command, option
-from traceml_client.protocol.errors import ConfigError
-from traceml_launch.cli import OFFLINE_COMMANDS, refuse
+import typer
 
-_LISTED: Final = {
-    "run": "Train a script under torchrun.",
-    "serve": "The aggregator alone.",
-    "demo": "Train a small packaged job with two ranks on this machine and print its report.",
-    **OFFLINE_COMMANDS,
-}
+from traceml_launch.cli import EXIT_USAGE, OFFLINE_COMMANDS
+
+_UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
+"""click's own, which newer versions of typer carry in a private copy."""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
 def open_with(words: Sequence[str]) -> int:
     """Run the command; return its exit code. An error in the usage is one line on standard error."""
-    if not words or words[0] in ("--help", "-h"):
-        print(_help())
-        return 0
-    if words[0] == "--version":
-        print(f"traceml {metadata.version('traceml-daemon')}")
-        return 0
-    if words[0] != "demo":
-        return refuse("traceml", f"unknown option {words[0]}")
+    command = typer.main.get_command(app)
     try:
-        return DEMO.run(words[1:], prog="traceml demo")
-    except ConfigError as error:
-        return refuse("traceml demo", str(error))
+        result = command.main(list(words) or ["--help"], prog_name="traceml", standalone_mode=False)
+    except _UsageError as error:
+        print(f"traceml: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_USAGE
+    return result if isinstance(result, int) else 0
 
 
-def _help() -> str:
-    lines = ["Usage: traceml COMMAND [OPTIONS]\n"]
-    lines += ["Keeps what a torchrun job prints and measures, and says which rank failed first and why.\n"]
-    lines += [f"  {name:8}  {meaning}" for name, meaning in _LISTED.items()]
-    return "\n".join([*lines, "\ntraceml COMMAND --help: its options. traceml --version: the version."])
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"traceml {metadata.version('traceml-daemon')}")
+        raise typer.Exit
 
 
-def demo(fault: str, logs_dir: str, is_quiet: bool) -> int:
-    """Train a small packaged job with two ranks on this machine and print its report."""
+@app.callback(help="Keeps what a torchrun job prints and measures, and says which rank failed first and why.")
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None: ...
+
+
+@app.command("run", context_settings=_PASSED_ON, help="Train a script under torchrun: traceml run --help.")
+def _run() -> None:
+    """Listed here, taken in `cli.main`."""
+
+
+@app.command("serve", context_settings=_PASSED_ON, help="The aggregator alone: traceml serve --help.")
+def _serve() -> None:
+    """Listed here, taken in `cli.main`."""
+
+
+@app.command("demo", help="Train a small packaged job with two ranks on this machine and print its report.")
+def _demo(
+    fault: Annotated[str, typer.Option(help="Let it fail: crash (an exception on rank 1) or kill (SIGKILL).")] = "",
+    logs_dir: Annotated[str, typer.Option(help="Where the run folder goes.")] = "logs",
+    quiet: Annotated[bool, typer.Option("--quiet", help="None of our own lines except errors.")] = False,
+) -> None:
     from traceml_launch import demonstration
 
-    return demonstration.run(fault=fault, logs_dir=logs_dir, is_quiet=is_quiet)
+    raise typer.Exit(demonstration.run(fault=fault, logs_dir=logs_dir, is_quiet=quiet))
 
 
-DEMO: Final = Command(
-    demo,
-    (
-        option("--fault", default="", help="let it fail: crash (an exception on rank 1) or kill (SIGKILL)"),
-        option("--logs-dir", default="logs", help="where the run folder goes"),
-        option("--quiet", dest="is_quiet", action="store_true", help="none of our own lines except errors"),
-    ),
-)
+def _listed() -> None:
+    """Listed here, taken in `cli.main`."""
+
+
+for _name, _help in OFFLINE_COMMANDS.items():
+    app.command(_name, context_settings=_PASSED_ON, help=_help)(_listed)

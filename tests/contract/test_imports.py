@@ -14,7 +14,7 @@ import pytest
 
 from tests.contract.tree import ROOT
 
-HEAVY = ("torch", "asyncio", "psutil", "uvloop", "aiosqlite", "numpy", "argparse", "sqlite3")
+HEAVY = ("torch", "asyncio", "psutil", "uvloop", "aiosqlite", "numpy", "typer", "sqlite3")
 
 ALLOWED = {
     "traceml_client": set(),

@@ -180,7 +180,7 @@ def test_a_wrong_option_of_another_command_is_one_line_too(
     monkeypatch.setattr("sys.argv", ["traceml", "demo", "--faults", "crash"])
     assert cli.main() == 2
     error = capsys.readouterr().err
-    assert error.startswith("traceml demo: ")
+    assert error.startswith("traceml: ")
     assert "--faults" in error
     assert error.count("\n") == 1
 

@@ -95,8 +95,7 @@ async def test_a_supervised_daemon_starts_without_what_it_may_never_need() -> No
     """Start-up stands in front of every training, and memory stays for as long as it runs."""
     code = (
         "import sys, traceml_daemon.service\n"
-        "heavy = {'argparse', 'numpy', 'rich', 'tomllib', 'torch'}\n"
-        "heavy |= {'traceml_daemon.report.write', 'traceml_daemon.cli'}\n"
+        "heavy = {'numpy', 'typer', 'rich', 'torch', 'traceml_daemon.report.write', 'traceml_daemon.cli', 'tomllib'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True, check=True)

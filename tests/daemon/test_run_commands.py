@@ -236,5 +236,5 @@ async def test_what_is_not_there_or_not_meant_is_one_line_and_exit_2(
     monkeypatch.chdir(tmp_path)
     shown = await show(*words)
     assert (shown.code, shown.out, shown.err.count("\n")) == (2, "", 1)
-    assert shown.err.startswith("traceml ")
+    assert shown.err.startswith("traceml: ")
     assert named in shown.err

@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import sys
 import time
-from argparse import ArgumentTypeError
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
+
+import typer
 
 from traceml_client.protocol import environ
-from traceml_client.protocol.command_line import Command, option
 from traceml_client.protocol.errors import ConfigError
 from traceml_daemon.run import run_lookup
 
 EXIT_BAD_RUN: Final = 1
 """`status`: the run failed, was interrupted or abandoned, or stalls."""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+_LogsDir = Annotated[
+    str | None, typer.Option("--logs-dir", metavar="DIR", help="where run folders live [default: logs]")
+]
+_RUN_HELP: Final = "a run folder, its manifest.json or final_summary.json, or a name below --logs-dir"
+_Run = Annotated[str, typer.Argument(metavar="RUN", help=_RUN_HELP)]
 
 
 def run_folder(run: str | None, logs_dir: str | None) -> Path:
@@ -31,7 +38,16 @@ def logs_folder(logs_dir: str | None) -> Path:
     return run_lookup.logs_dir(logs_dir, environ.snapshot(), folder=Path.cwd())
 
 
-def status(run: str | None, logs_dir: str | None, is_json: bool) -> int:
+@app.callback()
+def _root() -> None: ...
+
+
+@app.command()
+def status(
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help=f"{_RUN_HELP} [default: the newest]")] = None,
+    logs_dir: _LogsDir = None,
+    is_json: Annotated[bool, typer.Option("--json", help="one JSON document")] = False,
+) -> int:
     """The state of a live or past run: ranks, last step, who is missing, telemetry health."""
     from traceml_client.protocol.manifest import encode_json
     from traceml_daemon.commands import status_text
@@ -42,7 +58,15 @@ def status(run: str | None, logs_dir: str | None, is_json: bool) -> int:
     return 0 if found.is_healthy else EXIT_BAD_RUN
 
 
-def view(run: str, path: Path | None, logs_dir: str | None, is_html: bool) -> None:
+@app.command()
+def view(
+    run: _Run,
+    path: Annotated[
+        Path | None, typer.Argument(metavar="[PATH]", help="with --html: the page [default: in the run's folder]")
+    ] = None,
+    logs_dir: _LogsDir = None,
+    is_html: Annotated[bool, typer.Option("--html", help="write the report as one HTML page instead")] = False,
+) -> None:
     """Print a run's report again, or draw it as a page; make it first where nobody did."""
     from traceml_daemon.commands.view import report_text, write_html
 
@@ -57,8 +81,16 @@ def view(run: str, path: Path | None, logs_dir: str | None, is_html: bool) -> No
         sys.stdout.write(report_text(folder))
 
 
-def compare(
-    run_a: str, run_b: str | None, logs_dir: str | None, is_json: bool, fail_on_regression: float | None
+@app.command("compare")
+def compare_command(
+    run_a: Annotated[str, typer.Argument(metavar="RUN_A", help=f"{_RUN_HELP}; or, alone, a folder of runs")],
+    run_b: Annotated[str | None, typer.Argument(metavar="[RUN_B]", help="the run that is judged against RUN_A")] = None,
+    logs_dir: _LogsDir = None,
+    is_json: Annotated[bool, typer.Option("--json", help="one JSON document")] = False,
+    fail_on_regression: Annotated[
+        float | None,
+        typer.Option(metavar="PCT", min=0.1, help="exit 4 if B is slower by PCT % or more, 3 if that cannot be told"),
+    ] = None,
 ) -> int:
     """What changed from one run to another, and whether that is more than noise; of a folder of runs a table."""
     from traceml_daemon.commands import comparing
@@ -74,13 +106,20 @@ def compare(
     return code
 
 
-def diagnose(
-    what: Sequence[str],
-    logs_dir: str | None,
-    is_json: bool,
-    is_sarif: bool,
-    is_redacted: bool,
-    bundle: Path | None,
+@app.command("diagnose")
+def diagnose_command(
+    what: Annotated[
+        list[str], typer.Argument(metavar="RUN|LOG...|-", help=f"log files, one or more for each node; or {_RUN_HELP}")
+    ],
+    logs_dir: _LogsDir = None,
+    is_json: Annotated[bool, typer.Option("--json", help="one JSON document")] = False,
+    is_sarif: Annotated[bool, typer.Option("--sarif", help="SARIF, for editors and code hosts")] = False,
+    is_redacted: Annotated[
+        bool, typer.Option("--redact", help="replace users, hosts, paths, addresses and tokens, for a ticket")
+    ] = False,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", metavar="FILE", help="also write one redacted archive (.tar.gz)")
+    ] = None,
 ) -> int:
     """Which rank failed first, and why: of a run, or of the log files of any torchrun job."""
     from traceml_daemon.commands import diagnosing
@@ -96,7 +135,14 @@ def diagnose(
     )
 
 
-def prune(logs_dir: str | None, keep: int | None, older_than: str | None) -> None:
+@app.command()
+def prune(
+    logs_dir: _LogsDir = None,
+    keep: Annotated[int | None, typer.Option("--keep", metavar="N", min=0, help="keep the N newest")] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="D", help="only what ended that long ago: 30d, 12h")
+    ] = None,
+) -> None:
     """Remove old run folders, never a live one."""
     from traceml_daemon.commands import pruning
 
@@ -108,112 +154,34 @@ def prune(logs_dir: str | None, keep: int | None, older_than: str | None) -> Non
         print(f"removed {path}")
 
 
-def explain(words: Sequence[str], is_html: bool) -> None:
-    """Look up a cause of failure, an exit code, a signal or a line of a log: what it means and what to do.
-
-    WORDS: CATEGORY, exit CODE, signal NAME, or MESSAGE; without any all causes are listed.
-    """
+@app.command("explain", context_settings={"ignore_unknown_options": True})
+def explain_command(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="CATEGORY | exit CODE | signal NAME | MESSAGE", help="what to explain [default: all]"),
+    ] = None,
+    is_html: Annotated[
+        bool, typer.Option("--html", help="write the whole catalogue as one page: --html [PATH]")
+    ] = False,
+) -> None:
+    """Look up a cause of failure, an exit code, a signal or a line of a log: what it means and what to do."""
     from traceml_daemon.commands import catalog_commands
 
     if is_html:
-        print(catalog_commands.write_page(words))
+        print(catalog_commands.write_page(words or []))
     else:
-        catalog_commands.explain(words)
+        catalog_commands.explain(words or [])
 
 
-def verify(run: str, logs_dir: str | None, is_here_enough: bool) -> int:
+@app.command("verify")
+def verify_command(
+    run: _Run,
+    logs_dir: _LogsDir = None,
+    is_here_enough: Annotated[
+        bool, typer.Option("--here", help="check this host also where the run failed on another one")
+    ] = False,
+) -> int:
     """Check on this host whether the diagnosed cause is still there (exit 0 gone, 1 still there, 3 cannot tell)."""
     from traceml_daemon.commands import catalog_commands
 
     return catalog_commands.verify(run_folder(run, logs_dir), environ.snapshot(), is_here_enough=is_here_enough)
-
-
-def _at_least(minimum: float, parse: Callable[[str], float]) -> Callable[[str], float]:
-    def parsed(text: str) -> float:
-        try:
-            if (value := parse(text)) >= minimum:
-                return value
-        except ValueError:
-            pass
-        raise ArgumentTypeError(f"{text!r} is no number of {minimum:g} or more")
-
-    return parsed
-
-
-_RUN_HELP: Final = "a run folder, its manifest.json or final_summary.json, or a name below --logs-dir"
-_RUN: Final = option("run", metavar="RUN", help=_RUN_HELP)
-_LOGS_DIR: Final = option("--logs-dir", metavar="DIR", help="where run folders live [default: logs]")
-_JSON: Final = option("--json", dest="is_json", action="store_true", help="one JSON document")
-COMMANDS: Final = {
-    "status": Command(
-        status, (option("run", nargs="?", metavar="[RUN]", help=f"{_RUN_HELP} [default: the newest]"), _LOGS_DIR, _JSON)
-    ),
-    "view": Command(
-        view,
-        (
-            _RUN,
-            option("path", nargs="?", type=Path, metavar="[PATH]", help="with --html [default: in the run's folder]"),
-            _LOGS_DIR,
-            option("--html", dest="is_html", action="store_true", help="write the report as one HTML page instead"),
-        ),
-    ),
-    "compare": Command(
-        compare,
-        (
-            option("run_a", metavar="RUN_A", help=f"{_RUN_HELP}; or, alone, a folder of runs"),
-            option("run_b", nargs="?", metavar="[RUN_B]", help="the run that is judged against RUN_A"),
-            _LOGS_DIR,
-            _JSON,
-            option(
-                "--fail-on-regression",
-                type=_at_least(0.1, float),
-                metavar="PCT",
-                help="exit 4 if B is slower by PCT %% or more, 3 if that cannot be told",
-            ),
-        ),
-    ),
-    "diagnose": Command(
-        diagnose,
-        (
-            option(
-                "what", nargs="+", metavar="RUN|LOG...|-", help=f"log files, one or more for each node; or {_RUN_HELP}"
-            ),
-            _LOGS_DIR,
-            _JSON,
-            option("--sarif", dest="is_sarif", action="store_true", help="SARIF, for editors and code hosts"),
-            option(
-                "--redact",
-                dest="is_redacted",
-                action="store_true",
-                help="replace users, hosts, paths, addresses and tokens, for a ticket",
-            ),
-            option("--bundle", type=Path, metavar="FILE", help="also write one redacted archive (.tar.gz)"),
-        ),
-    ),
-    "prune": Command(
-        prune,
-        (
-            _LOGS_DIR,
-            option("--keep", type=_at_least(0, int), metavar="N", help="keep the N newest"),
-            option("--older-than", metavar="D", help="only what ended that long ago: 30d, 12h"),
-        ),
-    ),
-    "explain": Command(
-        explain,
-        (option("--html", dest="is_html", action="store_true", help="write all as one page: --html [PATH]"),),
-        rest="words",
-    ),
-    "verify": Command(
-        verify,
-        (
-            _RUN,
-            _LOGS_DIR,
-            option(
-                "--here",
-                dest="is_here_enough",
-                action="store_true",
-                help="check this host also where the run failed on another one",
-            ),
-        ),
-    ),
-}

@@ -112,8 +112,8 @@ def _read_object(path: str | None) -> dict[str, Any] | None:
 
 
 def _type_name(kind: type[BaseException]) -> str:
-    is_plain = kind.__module__ in ("builtins", "__main__")
-    return kind.__qualname__ if is_plain else f"{kind.__module__}.{kind.__qualname__}"
+    module = getattr(kind, "__module__", "__main__")  # a type made by hand need not have one
+    return kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}"
 
 
 def _printable(text: str) -> str:

@@ -405,3 +405,21 @@ def test_the_report_survives_its_own_json() -> None:
     report = report_of(ROWS[0])
 
     assert msgspec.json.decode(msgspec.json.encode(report), type=FailureReport) == report
+
+
+def test_the_users_own_line_and_the_wrapped_error_are_in_the_first_two_lines() -> None:
+    at = 'Traceback (most recent call last):\n  File "/data/job/{}", line {}, in {}\n    code\n'
+    traceback = (
+        at.format("data.py", 31, "load")
+        + "KeyError: 'labels'\n\nThe above exception was the direct cause of the following exception:\n\n"
+        + at.format("train.py", 88, "main")
+        + "ValueError: boom\n"
+    )
+    failed = msgspec.structs.replace(error("ValueError", "boom", at_ms=1000.0), traceback=traceback)
+    diagnosis = diagnose(run_facts([lost_peer(0), Rank(rank=1, error=failed, exit_code=1, died_ms=1900.0)]))
+
+    assert diagnosis is not None
+    assert failure_lines(diagnosis.report)[:2] == (
+        "Rank 1 (node 0) raised ValueError: boom, from KeyError: 'labels', in step 21 (forward)",
+        'Cause: python_exception, confidence confirmed; File "/data/job/data.py", line 31, in load',
+    )

@@ -56,15 +56,15 @@ def diagnose(names: Sequence[str], run_dir: Path | None, output: Output) -> int:
         from traceml_daemon.commands.bundling import write_bundle
 
         write_bundle(output.bundle, redactor.struct(report), files, redactor)
-    sys.stdout.write(_rendered(report, run_dir or Path(), redactor, output))
+    sys.stdout.write(_rendered(report, redactor, output))
     return EXIT_UNKNOWN if report.confidence == "unknown" else EXIT_FOUND
 
 
-def _rendered(report: FailureReport, folder: Path, redactor: Redactor, output: Output) -> str:
+def _rendered(report: FailureReport, redactor: Redactor, output: Output) -> str:
     if output.form == "sarif":
         from traceml_daemon.commands.sarif import build_sarif
 
-        document = build_sarif(report, folder)
+        document = build_sarif(report)
         text = encode_json(redactor.value(document) if output.is_redacted else document).decode()
     else:
         shown = redactor.struct(report) if output.is_redacted else report

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections import deque
 from importlib import metadata
-from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -14,15 +10,11 @@ from traceml_daemon.log_files.catalog import load_entry
 from traceml_daemon.report.form import Evidence, FailureReport
 
 _SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
-_LINES_BEFORE: Final = 200
-_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+)')
-_LIBRARY: Final = re.compile(r"(?:site|dist)-packages|/lib/python\d|^<")
 
 
-def build_sarif(report: FailureReport, folder: Path = Path()) -> dict[str, Any]:
-    """`folder`: what the evidence's files are relative to."""
+def build_sarif(report: FailureReport) -> dict[str, Any]:
     entry = load_entry(report.category)
-    own = [line for line in (_own_line(folder / one.file, one.line) for one in report.evidence) if line is not None]
+    own = [_location(report.source.file, report.source.line)] if report.source is not None else []
     rule = {
         "id": report.category,
         "shortDescription": {"text": entry.title},
@@ -33,7 +25,7 @@ def build_sarif(report: FailureReport, folder: Path = Path()) -> dict[str, Any]:
         "ruleId": report.category,
         "level": "none" if report.category == "ok" else "warning" if report.confidence == "unknown" else "error",
         "message": {"text": f"{report.summary} ({report.category}, {report.confidence}). {report.next_step}"},
-        "locations": [_location(*line) for line in own[:1]] or [_of_evidence(one) for one in report.evidence[:1]],
+        "locations": own or [_of_evidence(one) for one in report.evidence[:1]],
         "relatedLocations": [
             {**_of_evidence(one), "id": number, "message": {"text": one.text}}
             for number, one in enumerate(report.evidence, 1)
@@ -54,22 +46,3 @@ def _location(file: str, line: int | None) -> dict[str, Any]:
     if line is not None:
         place["region"] = {"startLine": line}
     return {"physicalLocation": place}
-
-
-def _own_line(path: Path, line: int | None) -> tuple[str, int] | None:
-    """The innermost frame of the user's own source in the traceback above this line."""
-    if line is None:
-        return None
-    try:
-        with path.open("rb") as file:
-            before = deque(islice(file, line), maxlen=_LINES_BEFORE)
-    except OSError:
-        return None
-    for raw in reversed(before):
-        text = raw.decode("utf-8", "replace")
-        if "Traceback (most recent" in text:
-            return None
-        found = _FRAME.search(text)
-        if found is not None and not _LIBRARY.search(found[1]):
-            return found[1], int(found[2])
-    return None

@@ -9,6 +9,7 @@ from traceml_daemon.log_files.catalog import advice
 from traceml_daemon.report.form import Collateral, Evidence, FailureReport, TorchrunView
 from traceml_daemon.triage.ends import signal_of
 from traceml_daemon.triage.observations import Place
+from traceml_daemon.triage.own_source import source_of
 from traceml_daemon.triage.verdict import Verdict
 from traceml_daemon.triage.wording import SIGNAL_NAMES, headline
 
@@ -21,6 +22,7 @@ def build_report(verdict: Verdict, files: Sequence[str]) -> FailureReport:
         Evidence(files[place.file], _line(place, verdict), place.quote) for place in _chosen(verdict.evidence)
     )
     file = shlex.quote(evidence[0].file if evidence else files[0] if files else "-")
+    raised = verdict.initiator.raised if verdict.initiator is not None else None
     number = signal_of(verdict.exit_code) if verdict.exit_code is not None else 0
     return FailureReport(
         **advice(verdict.category, verdict.confidence, stderr=file, run="."),
@@ -31,6 +33,7 @@ def build_report(verdict: Verdict, files: Sequence[str]) -> FailureReport:
         evidence=evidence,
         collateral=tuple(Collateral(rank, reason) for rank, reason in sorted(verdict.collateral.items())),
         torchrun=_torchrun(verdict),
+        source=source_of(raised) if raised is not None else None,
     )
 
 

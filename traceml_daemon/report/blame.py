@@ -28,6 +28,7 @@ from traceml_daemon.diagnosis.wording import ranks_text
 from traceml_daemon.report.form import Confidence, Evidence
 from traceml_daemon.report.readings import of_error
 from traceml_daemon.report.symptoms import Symptom, first_of, of_signal, short_type
+from traceml_daemon.triage.own_source import Source, wrapped
 
 _OF_SEVERAL_RANKS: Final = frozenset({"collective_mismatch", "rendezvous_failed", "network_fabric"})
 _AGENT_POLL_NS: Final = 20_000_000
@@ -45,6 +46,8 @@ class Blame:
     """Where a node is to blame and no rank."""
     evidence: tuple[Evidence, ...] = ()
     """Where no rank's own line is the evidence."""
+    source: Source | None = None
+    """Where nobody is to blame and all failed at the same line."""
 
 
 def blame(
@@ -83,7 +86,7 @@ def _blame_original(originals: Sequence[Symptom], symptoms: Sequence[Symptom], w
         return None
     if world_size > 1 and len(originals) == world_size and len({_signature(s) for s in originals}) == 1:
         one = originals[0]
-        return Blame(one.category, one.confidence, f"all {world_size} ranks {_what(one)}")
+        return Blame(one.category, one.confidence, f"all {world_size} ranks {_what(one)}", source=one.source)
     first = first_of(originals)
     if first is not None:
         return _blame_first(first, originals, symptoms)
@@ -215,8 +218,10 @@ def _what(symptom: Symptom) -> str:
         where += f" ({symptom.phase})"
     if symptom.error is not None:
         message = _shorten(_first_line(symptom.error))
+        first = wrapped(symptom.error.traceback)
         text = f"raised {short_type(symptom.error)}" + (f": {message}" if message else "")
-        return f"{text},{where}" if message and where else text + where
+        text = text if first is None else f"{text.rstrip('.:')}, from {_shorten(first)}"
+        return f"{text},{where}" if (message or first) and where else text + where
     if symptom.reading is not None and symptom.kind in ("original", "system"):
         return f"printed {_shorten(symptom.reading.text)}{where}"
     if symptom.signal is not None:

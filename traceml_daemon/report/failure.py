@@ -138,6 +138,7 @@ def _report(verdict: Blame, symptoms: Sequence[Symptom], facts: RunFacts, run_di
         evidence=verdict.evidence,
         collateral=_collateral(symptoms, initiator),
         torchrun=_torchrun_view(facts.node_reports, initiator),
+        source=initiator.source if initiator is not None else verdict.source,
     )
 
 

@@ -14,6 +14,7 @@ from traceml_client.protocol.columns import PHASES
 from traceml_client.protocol.manifest import NodeOutcome, RecordCounts, TelemetryFacts, Topology, TrainingStatus
 from traceml_daemon.diagnosis.finding import Finding as Finding
 from traceml_daemon.report.measured_form import MemorySection, ProcessSection, Series, SystemSection
+from traceml_daemon.triage.own_source import Source as Source
 
 SUMMARY_SCHEMA_VERSION: Final = 1
 FAILURE_SCHEMA_VERSION: Final = 1
@@ -88,6 +89,8 @@ class FailureReport(msgspec.Struct, frozen=True, kw_only=True):
     command: str | None
     verify_command: str | None
     missing: tuple[MissingFact, ...]
+    source: Source | None = None
+    """The line of the user's own code at which the initiating rank failed, or all of them did alike."""
 
 
 # --- final_summary.json -----------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from traceml_daemon.report.form import Confidence, Evidence
 from traceml_daemon.triage import said
 from traceml_daemon.triage.blame import judge
 from traceml_daemon.triage.observations import Observations
+from traceml_daemon.triage.own_source import Source
 from traceml_daemon.triage.said import Kind as Kind
 from traceml_daemon.triage.verdict import Verdict
 from traceml_daemon.triage.wording import headline
@@ -48,6 +49,7 @@ class Reading:
     evidence: Evidence
     collective: str | None = None
     """The call of torch.distributed in which it waited."""
+    source: Source | None = None
 
 
 class RunReading(NamedTuple):
@@ -75,7 +77,7 @@ def read_attempts(run_dir: Path, attempts: Iterable[AttemptFacts]) -> Readings:
             place = spoken.cause.place
             evidence = Evidence(names[place.file], place.line, place.quote)
             found[incarnation] = Reading(
-                spoken.kind, spoken.cause.category, confidence, spoken.text, evidence, spoken.collective
+                spoken.kind, spoken.cause.category, confidence, spoken.text, evidence, spoken.collective, spoken.source
             )
     return found
 

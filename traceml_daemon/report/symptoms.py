@@ -19,6 +19,7 @@ from traceml_daemon.core.events import Incarnation
 from traceml_daemon.report.facts import AttemptFacts
 from traceml_daemon.report.form import Confidence
 from traceml_daemon.report.readings import Reading, Readings, of_error
+from traceml_daemon.triage.own_source import Source
 
 _BY_SIGNAL: Final[dict[str, tuple[str, Confidence]]] = {
     "SIGKILL": ("sigkill_unattributed", "unknown"),
@@ -79,6 +80,12 @@ class Symptom:
     @property
     def rank(self) -> int:
         return self.attempt.place.rank
+
+    @property
+    def source(self) -> Source | None:
+        """The line of the user's own code at which it failed, or waited."""
+        recorded = of_error(self.error).source if self.error is not None else None
+        return recorded or (self.reading.source if self.reading is not None else None)
 
 
 def find_symptoms(

@@ -25,7 +25,8 @@ _REASONS: Final = {
 
 def failure_lines(report: FailureReport) -> tuple[str, ...]:
     """Who failed first and why, who is collateral, the next step: at most six lines without a prefix."""
-    lines = [f"{report.summary[:1].upper()}{report.summary[1:]}", f"Cause: {_cause(report)}"]
+    where = f"; {report.source}" if report.source is not None else ""
+    lines = [f"{report.summary[:1].upper()}{report.summary[1:]}", f"Cause: {_cause(report)}{where}"]
     if report.collateral:
         lines.append(f"Collateral: {collateral_text(report)}")
     if report.torchrun.agrees is False:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from traceml_daemon.triage.causes import Cause, Tier, causes_of, classify
 from traceml_daemon.triage.lines import Speaker
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised
+from traceml_daemon.triage.own_source import Source, frames_of, source_in, source_of, wrapped
 from traceml_daemon.triage.signs import SignBook
 from traceml_daemon.triage.waiting import collective_of
 
@@ -20,7 +20,6 @@ _KINDS: Final[dict[Tier, Kind]] = {
     Tier.SYSTEM: "system",
     Tier.EXTERNAL: "terminated",
 }
-_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in (.+)')
 _FROM_TORCH: Final = frozenset({"DistBackendError", "DistNetworkError"})
 """What torch raises where a peer is lost, whatever else the message says."""
 _MAX_TEXT: Final = 160
@@ -32,6 +31,7 @@ class Said:
     cause: Cause
     text: str
     collective: str | None = None
+    source: Source | None = None
 
 
 def strongest(seen: Observations) -> Said | None:
@@ -47,7 +47,7 @@ def strongest(seen: Observations) -> Said | None:
 
 def of_exception(kind: str, message: str, traceback: str, book: SignBook) -> Said:
     """What a recorded exception says by its type, its message and its frames."""
-    frames = tuple(f"{path}:{line}:{name}" for path, line, name in _FRAME.findall(traceback))
+    frames = frames_of(traceback)
     nobody, nowhere = Speaker(), Place(0, 0, "")
     raised = Raised(nowhere, nobody, None, kind, message, frames, None, has_header=True)
     for number, line in enumerate(message.splitlines() or [""]):
@@ -57,16 +57,21 @@ def of_exception(kind: str, message: str, traceback: str, book: SignBook) -> Sai
                 Hit(sign.category, nowhere, nobody, None, sign.states, sign.priority, None, sign.support, sign.record)
             )
     cause = classify(raised)
+    spoken = _said(cause)
     if cause.category == "python_exception" and raised.short_type in _FROM_TORCH:
-        return Said("peer_lost", cause, _text(raised))
-    return _said(cause)
+        spoken = replace(spoken, kind="peer_lost")
+    first = wrapped(traceback)
+    text = spoken.text if first is None else f"{spoken.text}, from {first}"
+    return replace(spoken, text=text, source=source_in(traceback))
 
 
 def _said(cause: Cause) -> Said:
     kind = _KINDS.get(cause.tier, "original")
     raised = cause.raised
     text = _text(raised) if raised is not None else cause.place.quote
-    return Said(kind, cause, text[:_MAX_TEXT], collective_of(raised.frames) if raised is not None else None)
+    if raised is None:
+        return Said(kind, cause, text[:_MAX_TEXT])
+    return Said(kind, cause, text[:_MAX_TEXT], collective_of(raised.frames), source_of(raised))
 
 
 def _text(raised: Raised) -> str:

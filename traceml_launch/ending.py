@@ -10,15 +10,16 @@ import time
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from traceml_client.protocol import messages
-from traceml_client.protocol.node import NodeReport
+from traceml_client.protocol.node import NODE_SCHEMA_VERSION, NodeReport
 from traceml_launch.aggregator.closing import Closing, close_run
 from traceml_launch.aggregator.handing_in import tail_messages
 from traceml_launch.folder.placement import Place
 from traceml_launch.node import Node
 from traceml_launch.outcome import TrainingEnd, exit_code_of, final_lines
 from traceml_launch.ranks import node_report
-from traceml_launch.ranks.node_report import NodeFacts
 from traceml_launch.ranks.torchrun_table import parse_table
 from traceml_launch.system import processes
 from traceml_launch.system.leftovers import Leftovers
@@ -33,8 +34,7 @@ async def end(node: Node, *, late_pids: set[int]) -> int:
     """Training is over on this node; return the command's exit code."""
     ended_ns, ended_s = time.time_ns(), asyncio.get_running_loop().time()
     place = await node.placement.final()
-    facts = _facts(node, place, ended_ns)
-    _tell_end(node, node_report.build(facts, node.workers), is_final=False)
+    _tell_end(node, _report(node, place, ended_ns), is_final=False)
     await node.training.end_workers()
     reaping = _begin_reaping(node, ended_s, late_pids)
     try:
@@ -42,8 +42,7 @@ async def end(node: Node, *, late_pids: set[int]) -> int:
             await node.streams.drain(quiet_s=DRAIN_QUIET_S, limit_s=DRAIN_LIMIT_S)
         node.workers.settle_exits()
         await node.handing_in.finish()
-        facts = _facts(node, place, ended_ns)
-        report = node_report.build(facts, node.workers)
+        report = _report(node, place, ended_ns)
         _write_report(node, place, report)
         _send_files(node, place)
         _tell_end(node, report, is_final=True)
@@ -52,7 +51,7 @@ async def end(node: Node, *, late_pids: set[int]) -> int:
     finally:
         left = await reaping.finish()
     _close_streams(node)
-    _write_report(node, place, node_report.with_left(report, left))
+    _write_report(node, place, msgspec.structs.replace(report, processes_left=left))
     _say_end(node, training, closing)
     return exit_code_of(training)
 
@@ -61,8 +60,7 @@ async def never_started(node: Node, *, exit_code: int | None = None) -> int:
     """torchrun was not started: nothing has to be gathered; return the command's exit code."""
     training = _training_end(node)
     place = await node.placement.final()
-    facts = _facts(node, place, time.time_ns())
-    report = node_report.build(facts, node.workers)
+    report = _report(node, place, time.time_ns())
     _write_report(node, place, report)
     _tell_end(node, report, is_final=True)
     closing = await close_run(node, training, report, ended_s=asyncio.get_running_loop().time())
@@ -76,10 +74,12 @@ def exit_code(node: Node) -> int:
     return exit_code_of(_training_end(node))
 
 
-def _facts(node: Node, place: Place, ended_ns: int) -> NodeFacts:
-    """What is known of the node by now."""
-    torchrun = node.training.torchrun
-    return NodeFacts(
+def _report(node: Node, place: Place, ended_ns: int) -> NodeReport:
+    """What this node knows of its end by now."""
+    torchrun, table = node.training.torchrun, parse_table(node.torchrun_stderr.content())
+    training = _training_end(node)
+    return NodeReport(
+        schema_version=NODE_SCHEMA_VERSION,
         run_name=place.run_name,
         run_id=place.run_id,
         node_index=place.node_index,
@@ -88,10 +88,12 @@ def _facts(node: Node, place: Place, ended_ns: int) -> NodeFacts:
         started_ns=node.me.started_ns,
         ended_ns=ended_ns,
         torchrun_pid=torchrun.pid if torchrun is not None else None,
-        return_code=node.training.return_code,
-        interrupted_by=node.training.interrupted_by,
+        exit_code=training.exit_code,
+        signal=training.signal,
+        interrupted_by=training.interrupted_by,
+        ranks=node_report.rank_ends(node.workers, table),
         kernel=node.kernel.since_start(),
-        table=parse_table(node.torchrun_stderr.content()),
+        torchrun_root_cause_rank=table.root_cause_rank,
         script=Path(node.config.target.name).name,
     )
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from traceml_client.protocol import messages
 from traceml_client.protocol.errors import ProtocolError, Refused
-from traceml_client.protocol.handover import HandoverRequest
+from traceml_client.protocol.handover import HandoverGrant, HandoverRequest
 from traceml_launch.aggregator.handing_in import HandingIn
 from traceml_launch.aggregator.telemetry import Telemetry
 from traceml_launch.commandline.config import LaunchConfig
@@ -23,7 +23,6 @@ from traceml_launch.output.foreground import Foreground
 from traceml_launch.output.streams import NodeStreams, StreamName, TailBuffer
 from traceml_launch.output.terminal import TerminalWriter
 from traceml_launch.ranks import worker_files
-from traceml_launch.ranks.handover import GrantFacts
 from traceml_launch.ranks.torchrun_table import TAIL_BYTES
 from traceml_launch.ranks.workers import Worker, WorkerTable
 from traceml_launch.stop_plan import StopPlan
@@ -94,25 +93,14 @@ class Node:
             on_hurry=self.hurried.set,
         )
 
-    async def grant_facts(self, request: HandoverRequest) -> GrantFacts:
+    async def place_for(self, request: HandoverRequest) -> Place:
         """Waits until it is known where this node's files go and where the daemon is, or that there is none."""
         await self.telemetry.started.wait()
         if self.telemetry.process is not None:
             # The daemon refuses ranks of a node that it does not know yet.
-            await self._be_welcomed()
-        place = await self.placement.place_for(request)
-        return GrantFacts(
-            run_id=place.run_id,
-            run_name=place.run_name,
-            run_dir=place.run_dir,
-            node_index=place.node_index,
-            daemon_host=self.telemetry.host,
-            daemon_port=self.telemetry.port if self.telemetry.is_alive else 0,
-            token=self.token(),
-            trace_max_steps=self.config.trace_max_steps,
-            has_streams=self.streams is not None and not self.config.are_streams_torchruns,
-            tls_trust=self.config.tls_trust,
-        )
+            with contextlib.suppress(Refused, ProtocolError):
+                await self.telemetry.welcome(timeout_s=WELCOME_S)
+        return await self.placement.place_for(request)
 
     def token(self) -> str:
         """The run's secret as far as this node knows it; looked for where another node's run folder may be shared."""
@@ -121,10 +109,29 @@ class Node:
             self._token = shared_token.find(config)
         return self._token
 
-    def on_worker(self, worker: Worker) -> None:
-        """A worker is about to get its pipes and ring."""
-        if self.config.are_streams_torchruns:
+    def grant(self, worker: Worker, place: Place) -> HandoverGrant:
+        """What a worker is about to get; the daemon is told of it, and torchrun's own files are linked."""
+        config, telemetry = self.config, self.telemetry
+        if config.are_streams_torchruns:
             worker_files.link_streams(worker)
+        self._tell_start(worker)
+        tls_file, tls_name = config.tls_trust or ("", "")
+        return HandoverGrant(
+            run_id=place.run_id,
+            run_name=place.run_name,
+            node_index=place.node_index,
+            attempt=worker.attempt,
+            has_streams=self.streams is not None and not config.are_streams_torchruns,
+            rank_dir=str(worker.rank_dir),
+            daemon_host=telemetry.host,
+            daemon_port=telemetry.port if telemetry.is_alive else 0,
+            token=self.token(),
+            trace_max_steps=-1 if config.trace_max_steps is None else config.trace_max_steps,
+            tls_trust=tls_file,
+            tls_name=tls_name,
+        )
+
+    def _tell_start(self, worker: Worker) -> None:
         request = worker.request
         self.telemetry.send(
             messages.RankStarted(
@@ -140,10 +147,6 @@ class Node:
                 wall_minus_monotonic_ns=time.time_ns() - time.monotonic_ns(),
             )
         )
-
-    async def _be_welcomed(self) -> None:
-        with contextlib.suppress(Refused, ProtocolError):
-            await self.telemetry.welcome(timeout_s=WELCOME_S)
 
     async def close(self) -> None:
         """Give everything back, children excepted: `ending` has seen to those. Legal twice."""

@@ -118,8 +118,8 @@ class _Supervision:
         server = HandoverServer(
             workers=node.workers,
             streams=node.streams,
-            facts=node.grant_facts,
-            on_worker=node.on_worker,
+            place=node.place_for,
+            grant=node.grant,
             on_problem=node.console.problem,
         )
         try:

@@ -14,10 +14,11 @@ import pytest
 
 from tests.harness.until import until
 from tests.launch.launcher import REPOSITORY
-from traceml_client.protocol.handover import HandoverRequest
+from traceml_client.protocol.handover import HandoverGrant, HandoverRequest
+from traceml_launch.folder.placement import Place
 from traceml_launch.output.streams import NodeStreams
 from traceml_launch.output.terminal import TerminalWriter
-from traceml_launch.ranks.handover import GrantFacts, HandoverServer
+from traceml_launch.ranks.handover import HandoverServer
 from traceml_launch.ranks.workers import Worker, WorkerTable
 
 
@@ -39,23 +40,18 @@ class Bench:
         self.server = HandoverServer(
             workers=self.workers,
             streams=self.streams,
-            facts=self.facts,
-            on_worker=self.arrived.append,
+            place=self.place,
+            grant=self.grant,
             on_problem=self.problems.append,
         )
 
-    async def facts(self, request: HandoverRequest) -> GrantFacts:
-        return GrantFacts(
-            run_id="id",
-            run_name="run",
-            run_dir=self.run_dir,
-            node_index=0,
-            daemon_host="127.0.0.1",
-            daemon_port=0,
-            token="",
-            trace_max_steps=None,
-            has_streams=True,
-        )
+    async def place(self, request: HandoverRequest) -> Place:
+        return Place(run_name="run", run_id="id", run_dir=self.run_dir, node_index=0, is_shared=True)
+
+    def grant(self, worker: Worker, place: Place) -> HandoverGrant:
+        self.arrived.append(worker)
+        rank_dir = str(worker.rank_dir)
+        return HandoverGrant("id", "run", 0, worker.attempt, True, rank_dir, "127.0.0.1", 0, "", -1)
 
     async def run_worker(self, code: str, *, local_rank: int = 0, rank: int | None = None) -> int | None:
         """Run one worker to its end; its exit code as a shell gives it. The shell is its parent, as torchrun is."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,19 @@ from traceml_client.protocol.columns import SAMPLE_STREAM, STEP_STREAM
 from traceml_client.protocol.frames import MAX_FRAME_BYTES
 from traceml_client.protocol.handover import HandoverRequest
 from traceml_client.protocol.messages import NodeEnded
-from traceml_client.protocol.node import RankError
+from traceml_client.protocol.node import NodeReport, RankError
 from traceml_client.recorder import Recorder
 from traceml_launch.ranks import node_report, recorders
-from traceml_launch.ranks.node_report import NodeFacts
 from traceml_launch.ranks.ring_memory import RingMemory
 from traceml_launch.ranks.torchrun_table import TorchrunTable
 from traceml_launch.ranks.workers import Worker
 
-FACTS = NodeFacts(
-    run_name="run", run_id="id", node_index=0, host="here", launcher_pid=1, started_ns=1, ended_ns=2, return_code=1
-)
+NO_TABLE = TorchrunTable()
+
+
+def report_of(*workers: Worker) -> NodeReport:
+    ranks = node_report.rank_ends(workers, NO_TABLE)
+    return NodeReport(1, "run", "id", 0, "here", 1, 1, 2, None, 1, None, None, ranks=ranks)
 
 
 @pytest.fixture
@@ -52,8 +53,8 @@ def recorder_of(worker: Worker) -> Recorder:
     return Recorder(worker.ring.content())
 
 
-def exit_of(worker: Worker, table: TorchrunTable | None = None) -> tuple[int | None, str | None, str]:
-    (end,) = node_report.build(replace(FACTS, table=table or TorchrunTable()), [worker]).ranks
+def exit_of(worker: Worker, table: TorchrunTable = NO_TABLE) -> tuple[int | None, str | None, str]:
+    (end,) = node_report.rank_ends([worker], table)
     return end.exit_code, end.signal, end.exit_source
 
 
@@ -78,12 +79,11 @@ def test_a_living_rank_has_no_exit(make_worker: Callable[..., Worker]) -> None:
 
 @pytest.mark.parametrize(("code", "parts"), [(None, (None, None)), (0, (0, None)), (-9, (None, "SIGKILL"))])
 def test_torchruns_own_end(code: int | None, parts: tuple[int | None, str | None]) -> None:
-    report = node_report.build(replace(FACTS, return_code=code), [])
-    assert (report.exit_code, report.signal) == parts
+    assert node_report.split_return_code(code) == parts
 
 
 def test_a_report_of_many_tracebacks_fits_its_message(make_worker: Callable[..., Worker]) -> None:
-    report = node_report.build(FACTS, [make_worker()])
+    report = report_of(make_worker())
     error = RankError(kind="main", type="ValueError", message="m", traceback="x" * 7000, raised_ns=1)
     (end,) = report.ranks
     many = tuple(msgspec.structs.replace(end, attempt=n, started_ns=n, error=error) for n in range(400))
@@ -94,7 +94,7 @@ def test_a_report_of_many_tracebacks_fits_its_message(make_worker: Callable[...,
 
 
 def test_of_too_many_attempts_the_youngest_are_reported(make_worker: Callable[..., Worker]) -> None:
-    report = node_report.build(FACTS, [make_worker()])
+    report = report_of(make_worker())
     (end,) = report.ranks
     many = tuple(msgspec.structs.replace(end, attempt=n, started_ns=n) for n in range(20_000))
     fitted = node_report.fitted(msgspec.structs.replace(report, ranks=many))
@@ -135,8 +135,8 @@ def test_a_destroyed_recorder_says_nothing(make_worker: Callable[..., Worker]) -
 
 def test_it_is_replaced_atomically(tmp_path: Path) -> None:
     (tmp_path / "nodes/node_0").mkdir(parents=True)
-    report = node_report.build(FACTS, [])
+    report = report_of()
     node_report.write(report, tmp_path)
-    node_report.write(node_report.with_left(report, ()), tmp_path)
+    node_report.write(report, tmp_path)
     assert [each.name for each in (tmp_path / "nodes/node_0").iterdir()] == ["node.json"]
     assert subprocess.run(["cat", tmp_path / "nodes/node_0/node.json"], capture_output=True).stdout.endswith(b"}\n")

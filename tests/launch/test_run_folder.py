@@ -177,21 +177,23 @@ def leave_a_report(logs_dir: Path, run_name: str, run_id: str) -> None:
 
 def test_a_peer_on_a_shared_file_system_uses_the_owners_folder(tmp_path: Path) -> None:
     owner = take(launch(tmp_path))
-    joined = peer_folder.join(launch(tmp_path, node_rank=1), run_name="r", run_id=owner.run_id, node_index=1)
-    assert (joined.run_dir, joined.is_shared) == (owner.run_dir, True)
+    run_dir, is_shared = peer_folder.join(
+        launch(tmp_path, node_rank=1), run_name="r", run_id=owner.run_id, node_index=1
+    )
+    assert (run_dir, is_shared) == (owner.run_dir, True)
     assert (owner.run_dir / layout_node_dir(1)).is_dir()
 
 
 def test_a_peer_of_its_own_makes_a_folder_without_a_manifest(tmp_path: Path) -> None:
-    joined = peer_folder.join(launch(tmp_path / "own"), run_name="r", run_id="far away", node_index=1)
-    assert not joined.is_shared
+    _, is_shared = peer_folder.join(launch(tmp_path / "own"), run_name="r", run_id="far away", node_index=1)
+    assert not is_shared
     assert everything_in(tmp_path / "own") == ["r", "r/nodes", "r/nodes/node_1"]
 
 
 def test_a_peer_that_joins_again_finds_its_folder(tmp_path: Path) -> None:
     leave_a_report(tmp_path, "r", "this run")
-    joined = peer_folder.join(launch(tmp_path), run_name="r", run_id="this run", node_index=1)
-    assert joined.run_dir == tmp_path / "r"
+    run_dir, _ = peer_folder.join(launch(tmp_path), run_name="r", run_id="this run", node_index=1)
+    assert run_dir == tmp_path / "r"
 
 
 def test_files_of_an_earlier_run_stop_a_chosen_name_but_not_a_derived_one(tmp_path: Path) -> None:
@@ -203,16 +205,16 @@ def test_files_of_an_earlier_run_stop_a_chosen_name_but_not_a_derived_one(tmp_pa
         peer_folder.join(chosen, run_name="r", run_id="this run", node_index=1)
     derived = replace(chosen, is_run_name_explicit=False)
     peer_folder.check_joinable(derived, now_ns=NOW_NS)
-    joined = peer_folder.join(derived, run_name="r", run_id="this run", node_index=1)
-    assert joined.run_dir == tmp_path / "r-2"
+    run_dir, _ = peer_folder.join(derived, run_name="r", run_id="this run", node_index=1)
+    assert run_dir == tmp_path / "r-2"
 
 
 def test_overwrite_clears_a_peers_own_files(tmp_path: Path) -> None:
     leave_a_report(tmp_path, "r", "an earlier run")
     chosen = launch(tmp_path, overwrite=True)
     peer_folder.check_joinable(chosen, now_ns=NOW_NS)
-    joined = peer_folder.join(chosen, run_name="r", run_id="this run", node_index=1)
-    assert list((joined.run_dir / layout_node_dir(1)).iterdir()) == []
+    run_dir, _ = peer_folder.join(chosen, run_name="r", run_id="this run", node_index=1)
+    assert list((run_dir / layout_node_dir(1)).iterdir()) == []
 
 
 @pytest.mark.parametrize("state", ["free", "live", "finished", "abandoned"])
@@ -232,8 +234,8 @@ def test_a_peer_joins_what_is_live_or_not_there_yet(tmp_path: Path, state: str) 
 
 
 def test_a_peer_without_a_daemon_still_has_a_place_for_its_streams(tmp_path: Path) -> None:
-    joined = peer_folder.join(launch(tmp_path), run_name="r", run_id="", node_index=1)
-    assert (joined.run_dir / layout_node_dir(1)).is_dir()
+    run_dir, _ = peer_folder.join(launch(tmp_path), run_name="r", run_id="", node_index=1)
+    assert (run_dir / layout_node_dir(1)).is_dir()
 
 
 def test_the_states_of_a_folder_that_is_not_one(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -14,16 +12,7 @@ from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.manifest import read_manifest
 from traceml_client.protocol.node import NodeReport
 from traceml_launch.commandline.config import LaunchConfig
-from traceml_launch.folder.run_folder import MAX_SUFFIX, check_writable, make_dirs, refusal, state_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerFolder:
-    run_dir: Path
-    is_shared: bool
-    """The owner's own folder, through a shared file system: this node's files need not be sent."""
-    made: tuple[Path, ...] = ()
-    """Folders that had to be created, outermost first."""
+from traceml_launch.folder.run_folder import candidate_names, check_writable, make_dirs, refusal, state_of
 
 
 def check_joinable(config: LaunchConfig, *, now_ns: int) -> None:
@@ -43,8 +32,10 @@ def check_joinable(config: LaunchConfig, *, now_ns: int) -> None:
         raise refusal(config, "finished")
 
 
-def join(config: LaunchConfig, *, run_name: str, run_id: str, node_index: int) -> PeerFolder:
-    """Find or make the folder for this node's files once the daemon has said which run this is.
+def join(config: LaunchConfig, *, run_name: str, run_id: str, node_index: int) -> tuple[Path, bool]:
+    """Find the run folder for this node's files once the daemon has said which run this is.
+
+    Also returns whether it is the owner's own, through a shared file system: this node's files need not be sent.
 
     Args:
         run_name: as the daemon says; the one asked for where no daemon answered.
@@ -53,19 +44,13 @@ def join(config: LaunchConfig, *, run_name: str, run_id: str, node_index: int) -
     Raises:
         ConfigError: the folder cannot be made, or holds another run's files under a name that the user chose.
     """
-    for name in _candidate_names(config, run_name):
+    for name in candidate_names(config, run_name):
         run_dir = config.logs_dir / name
-        if run_id and _run_id_at(run_dir) == run_id:
-            return PeerFolder(run_dir=run_dir, is_shared=True, made=_make_node_dir(run_dir, node_index))
-        if _is_usable(config, run_dir, run_id=run_id, node_index=node_index):
-            return PeerFolder(run_dir=run_dir, is_shared=False, made=_make_node_dir(run_dir, node_index))
+        is_shared = run_id != "" and _run_id_at(run_dir) == run_id
+        if is_shared or _is_usable(config, run_dir, run_id=run_id, node_index=node_index):
+            make_dirs(run_dir / launch.layout_node_dir(node_index), option="--logs-dir")
+            return run_dir, is_shared
     raise refusal(config, "finished")
-
-
-def _candidate_names(config: LaunchConfig, run_name: str) -> Iterator[str]:
-    yield run_name
-    if not config.is_run_name_explicit:
-        yield from (f"{run_name}-{number}" for number in range(2, MAX_SUFFIX))
 
 
 def _is_usable(config: LaunchConfig, run_dir: Path, *, run_id: str, node_index: int) -> bool:
@@ -79,10 +64,6 @@ def _is_usable(config: LaunchConfig, run_dir: Path, *, run_id: str, node_index: 
         shutil.rmtree(run_dir / launch.layout_node_dir(node_index), ignore_errors=True)
         return True
     return False
-
-
-def _make_node_dir(run_dir: Path, node_index: int) -> tuple[Path, ...]:
-    return make_dirs(run_dir / launch.layout_node_dir(node_index), option="--logs-dir")
 
 
 def _run_id_at(run_dir: Path) -> str | None:

@@ -106,8 +106,7 @@ class Placement:
         else:
             run_name, run_id, node_index = config.run_name, "", await self._guess_index()
         try:
-            folder = peer_folder.join(config, run_name=run_name, run_id=run_id, node_index=node_index)
-            run_dir, is_shared = folder.run_dir, folder.is_shared
+            run_dir, is_shared = peer_folder.join(config, run_name=run_name, run_id=run_id, node_index=node_index)
         except ConfigError as error:
             run_dir, is_shared = Path(tempfile.mkdtemp(prefix="traceml-run-")), False
             self._on_problem(f"{error}; this node's files are in {run_dir}")

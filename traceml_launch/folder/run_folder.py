@@ -65,7 +65,7 @@ def reserve(config: LaunchConfig, *, holder: manifest.LeaseHolder, now_ns: int) 
     try:
         run_id = secrets.token_hex(16)
         staged = _stage(config)
-        for run_name in _candidate_names(config):
+        for run_name in candidate_names(config, config.run_name):
             run_dir = config.logs_dir / run_name
             replaced = _make_way(config, run_dir, now_ns=now_ns)
             _write_first_manifest(config, staged, run_name=run_name, run_id=run_id, holder=holder, now_ns=now_ns)
@@ -148,10 +148,11 @@ def refusal(config: LaunchConfig, state: FolderState) -> ConfigError:
     return ConfigError(f"{where} is a run that is {state} already; take another name or add --overwrite")
 
 
-def _candidate_names(config: LaunchConfig) -> Iterator[str]:
-    yield config.run_name
+def candidate_names(config: LaunchConfig, run_name: str) -> Iterator[str]:
+    """The name itself; with suffixes where the user did not choose it."""
+    yield run_name
     if not config.is_run_name_explicit:
-        yield from (f"{config.run_name}-{number}" for number in range(2, MAX_SUFFIX))
+        yield from (f"{run_name}-{number}" for number in range(2, MAX_SUFFIX))
 
 
 def _make_way(config: LaunchConfig, run_dir: Path, *, now_ns: int) -> Path | None:

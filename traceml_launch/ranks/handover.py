@@ -13,7 +13,6 @@ import struct
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -24,6 +23,7 @@ from traceml_client.protocol import environ, launch
 from traceml_client.protocol import handover as wire
 from traceml_client.protocol.errors import ConfigError, ProtocolError
 from traceml_client.protocol.frames import FrameReader, frame
+from traceml_launch.folder.placement import Place
 from traceml_launch.folder.run_folder import make_dirs
 from traceml_launch.output.streams import STREAM_NAMES, NodeStreams
 from traceml_launch.ranks.ring_memory import RingMemory
@@ -39,24 +39,6 @@ _LONGEST_FOLDER: Final = 70
 """The kernel takes 107 bytes for the path of a socket; batch systems like long TMPDIRs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrantFacts:
-    """What all grants of this node have in common."""
-
-    run_id: str
-    run_name: str
-    run_dir: Path
-    node_index: int
-    daemon_host: str
-    daemon_port: int
-    """0: train without a daemon."""
-    token: str
-    trace_max_steps: int | None
-    has_streams: bool
-    tls_trust: tuple[str, str] | None = None
-    """(file, name) as in `TlsTrust`."""
-
-
 class HandoverServer:
     """An async context manager; `path` is what workers connect to."""
 
@@ -65,15 +47,15 @@ class HandoverServer:
         *,
         workers: WorkerTable,
         streams: NodeStreams | None,
-        facts: Callable[[wire.HandoverRequest], Awaitable[GrantFacts]],
-        on_worker: Callable[[Worker], None],
+        place: Callable[[wire.HandoverRequest], Awaitable[Place]],
+        grant: Callable[[Worker, Place], wire.HandoverGrant],
         on_problem: Callable[[str], None],
     ) -> None:
-        """`facts` may wait for the daemon, but not for ever; `on_worker` is called before the worker goes on."""
+        """`place` may wait for the daemon, but not for ever; `grant` is called before the worker goes on."""
         self._workers = workers
         self._streams = streams
-        self._facts = facts
-        self._on_worker = on_worker
+        self._place = place
+        self._grant = grant
         self._on_problem = on_problem
         self._folder = _make_private_folder()
         self.path = os.path.join(self._folder, "handover")
@@ -126,8 +108,7 @@ class HandoverServer:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 request = await self._receive(connection)
-            facts = await self._facts(request)
-            self._grant(connection, request, facts)
+            self._give(connection, request, await self._place(request))
         except (OSError, ProtocolError, msgspec.DecodeError, TimeoutError) as error:
             self._on_problem(f"a worker got no pipes and no recorder from its launcher: {error or 'it sent nothing'}")
             self._connections.remove(connection)
@@ -143,24 +124,23 @@ class HandoverServer:
                 return msgspec.structs.replace(request, pid=pid, start_ticks=processes.start_ticks_of(pid))
         raise ConnectionError("it hung up")
 
-    def _grant(self, connection: socket.socket, request: wire.HandoverRequest, facts: GrantFacts) -> None:
+    def _give(self, connection: socket.socket, request: wire.HandoverRequest, place: Place) -> None:
         memory = RingMemory()
-        worker = self._admit(request, facts, memory)
+        worker = self._admit(request, place, memory)
+        self._workers.add(worker)
+        grant = self._grant(worker, place)
         fds = [memory.fd]
-        if facts.has_streams:
+        if grant.has_streams:
             fds += self._make_pipes(worker.rank_dir)
         try:
-            payload = wire.encode_payload(_grant_for(worker, facts))
-            self._workers.add(worker)
-            self._on_worker(worker)
-            socket.send_fds(connection, [frame(payload)], fds)
+            socket.send_fds(connection, [frame(wire.encode_payload(grant))], fds)
         finally:
             for fd in fds[1:]:
                 os.close(fd)
 
-    def _admit(self, request: wire.HandoverRequest, facts: GrantFacts, memory: RingMemory) -> Worker:
+    def _admit(self, request: wire.HandoverRequest, place: Place, memory: RingMemory) -> Worker:
         attempt = self._workers.next_attempt(request.local_rank)
-        rank_dir = facts.run_dir / launch.layout_rank_dir(facts.node_index, request.rank, attempt)
+        rank_dir = place.run_dir / launch.layout_rank_dir(place.node_index, request.rank, attempt)
         try:
             make_dirs(rank_dir, option="--logs-dir")
         except ConfigError as error:
@@ -195,23 +175,6 @@ def _make_private_folder() -> str:
     """Mode 0700, with a path that leaves room for a socket's name. Raises OSError."""
     preferred = tempfile.gettempdir()
     return tempfile.mkdtemp(prefix="traceml-", dir=preferred if len(preferred) < _LONGEST_FOLDER else "/tmp")
-
-
-def _grant_for(worker: Worker, facts: GrantFacts) -> wire.HandoverGrant:
-    return wire.HandoverGrant(
-        run_id=facts.run_id,
-        run_name=facts.run_name,
-        node_index=facts.node_index,
-        attempt=worker.attempt,
-        has_streams=facts.has_streams,
-        rank_dir=str(worker.rank_dir),
-        daemon_host=facts.daemon_host,
-        daemon_port=facts.daemon_port,
-        token=facts.token,
-        trace_max_steps=-1 if facts.trace_max_steps is None else facts.trace_max_steps,
-        tls_trust=facts.tls_trust[0] if facts.tls_trust is not None else "",
-        tls_name=facts.tls_trust[1] if facts.tls_trust is not None else "",
-    )
 
 
 def _peer_pid(connection: socket.socket) -> int:

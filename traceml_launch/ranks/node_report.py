@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -11,14 +10,7 @@ import msgspec
 
 from traceml_client.protocol import launch, manifest
 from traceml_client.protocol.frames import MAX_FRAME_BYTES
-from traceml_client.protocol.node import (
-    NODE_SCHEMA_VERSION,
-    ExitSource,
-    NodeReport,
-    ProcessLeft,
-    RankEnd,
-    RankError,
-)
+from traceml_client.protocol.node import ExitSource, NodeReport, RankEnd, RankError
 from traceml_launch.ranks.rank_record import RankRecord
 from traceml_launch.ranks.torchrun_table import TorchrunTable
 from traceml_launch.ranks.workers import Worker
@@ -28,26 +20,6 @@ MAX_REPORT_BYTES: Final = MAX_FRAME_BYTES - 4096
 _BRIEF_LENGTH: Final = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
-    """Of the node itself."""
-
-    run_name: str
-    run_id: str
-    node_index: int
-    host: str
-    launcher_pid: int
-    started_ns: int
-    ended_ns: int | None = None
-    torchrun_pid: int | None = None
-    return_code: int | None = None
-    """torchrun's, negative for a signal; null while it runs, or if it was never started."""
-    interrupted_by: str | None = None
-    kernel: dict[str, str] = field(default_factory=dict)
-    table: TorchrunTable = field(default_factory=TorchrunTable)
-    script: str = ""
-
-
 def split_return_code(return_code: int | None) -> tuple[int | None, str | None]:
     """A code as `subprocess` gives it, as (exit code, signal name)."""
     if return_code is None or return_code >= 0:
@@ -55,32 +27,9 @@ def split_return_code(return_code: int | None) -> tuple[int | None, str | None]:
     return None, pidfds.signal_name(-return_code)
 
 
-def build(facts: NodeFacts, workers: Iterable[Worker]) -> NodeReport:
-    """The report as of now."""
-    exit_code, signal_name = split_return_code(facts.return_code)
-    return NodeReport(
-        schema_version=NODE_SCHEMA_VERSION,
-        run_name=facts.run_name,
-        run_id=facts.run_id,
-        node_index=facts.node_index,
-        host=facts.host,
-        launcher_pid=facts.launcher_pid,
-        started_ns=facts.started_ns,
-        ended_ns=facts.ended_ns,
-        torchrun_pid=facts.torchrun_pid,
-        exit_code=exit_code,
-        signal=signal_name,
-        interrupted_by=facts.interrupted_by,
-        ranks=tuple(_rank_end(worker, facts.table) for worker in workers),
-        kernel=facts.kernel,
-        torchrun_root_cause_rank=facts.table.root_cause_rank,
-        script=facts.script,
-    )
-
-
-def with_left(report: NodeReport, left: tuple[ProcessLeft, ...]) -> NodeReport:
-    """The same report once everything of the run is gone."""
-    return msgspec.structs.replace(report, processes_left=left)
+def rank_ends(workers: Iterable[Worker], table: TorchrunTable) -> tuple[RankEnd, ...]:
+    """How each incarnation has ended, as of now."""
+    return tuple(_rank_end(worker, table) for worker in workers)
 
 
 def fitted(report: NodeReport) -> NodeReport:

@@ -15,8 +15,7 @@ from tests.harness.until import until
 from tests.harness.wire import Wire
 from traceml_client.protocol import messages
 from traceml_client.protocol.frames import MAX_FRAME_BYTES
-from traceml_daemon.peers.allowance import Allowance
-from traceml_daemon.peers.arrivals import Arrivals
+from traceml_daemon.peers.arrivals import Allowance, Arrivals
 from traceml_daemon.peers.half_frames import MAX_AGE_S
 
 

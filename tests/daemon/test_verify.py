@@ -24,8 +24,8 @@ from traceml_daemon.log_files import catalog
 from traceml_daemon.report.form import Evidence, FailureReport, TorchrunView
 from traceml_daemon.triage.entry import CatalogEntry, CheckKind
 from traceml_daemon.verify import ports
+from traceml_daemon.verify.case import CheckResult
 from traceml_daemon.verify.checks import CHECKS, verify
-from traceml_daemon.verify.result import CheckResult
 
 ENTRIES = catalog.load_catalog()
 NOBODY = 65534

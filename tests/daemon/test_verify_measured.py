@@ -22,9 +22,8 @@ from traceml_client.protocol.node import NodeReport
 from traceml_daemon.report.measured_form import NodeSystem, RankMemory, RankProcess
 from traceml_daemon.report.write import write_reports
 from traceml_daemon.verify import gpus
-from traceml_daemon.verify.case import Case
+from traceml_daemon.verify.case import Case, CheckResult
 from traceml_daemon.verify.checks import verify
-from traceml_daemon.verify.result import CheckResult
 
 GIB = 2**30
 TOTAL = psutil.virtual_memory().total

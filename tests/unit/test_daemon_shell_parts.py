@@ -10,7 +10,7 @@ from traceml_client.protocol.errors import ConfigError
 from traceml_client.protocol.manifest import RecordCounts
 from traceml_client.protocol.node import RankEnd
 from traceml_daemon.config import check_run_name
-from traceml_daemon.peers.flow import FlowControl
+from traceml_daemon.peers.intake import FlowControl
 from traceml_daemon.peers.node_ending import why_no_marker
 from traceml_daemon.peers.rejections import MAX_PEERS, Rejections
 from traceml_daemon.serve_options import build_serve_config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from traceml_daemon.commands.triage_report import build_report
+from traceml_daemon.commands.diagnosing import build_report
 from traceml_daemon.log_files.sign_files import load_book
 from traceml_daemon.triage.blame import judge
 from traceml_daemon.triage.observations import Observations

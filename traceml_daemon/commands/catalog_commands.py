@@ -43,7 +43,7 @@ def write_page(words: Sequence[str]) -> Path:
     """
     if len(words) > 1 or set(words) & set(catalog.categories()):
         raise ConfigError("--html writes the whole catalogue: give one PATH, or none")
-    from traceml_daemon.report.catalog_page import catalog_html
+    from traceml_daemon.report.catalog_text import catalog_html
 
     path = Path(words[0] if words else PAGE_FILE).expanduser()
     try:
@@ -69,7 +69,7 @@ def verify(run_dir: Path, environ: Mapping[str, str], *, is_here_enough: bool) -
     """
     from traceml_daemon.report.saved import read_failure
     from traceml_daemon.verify import checks
-    from traceml_daemon.verify.result import printable
+    from traceml_daemon.verify.case import printable
 
     report = read_failure(run_dir)
     entry = catalog.load_catalog().get(report.category)

@@ -50,11 +50,11 @@ def status(
 ) -> int:
     """The state of a live or past run: ranks, last step, who is missing, telemetry health."""
     from traceml_client.protocol.manifest import encode_json
-    from traceml_daemon.commands import status_text
+    from traceml_daemon.commands.view import status_text
     from traceml_daemon.run import run_status
 
     found = run_status.read_status(run_folder(run, logs_dir), now_ns=time.time_ns())
-    sys.stdout.write(encode_json(found).decode() if is_json else status_text.status_text(found))
+    sys.stdout.write(encode_json(found).decode() if is_json else status_text(found))
     return 0 if found.is_healthy else EXIT_BAD_RUN
 
 

@@ -1,19 +1,27 @@
-"""`traceml view`: a run's report as text; of an unfinished run it is made first, from what is there."""
+"""`traceml view`: a run's report as text, of an unfinished run made first from what is there; and a run's status."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from traceml_client.protocol.artifacts import FAILURE_TEXT_FILE, SUMMARY_FILE, SUMMARY_TEXT_FILE
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.launch import DATABASE_FILE
-from traceml_client.protocol.manifest import FILE_NAME, Manifest, TelemetryReason, read_manifest, write_atomically
-from traceml_daemon.commands.status_text import status_text
+from traceml_client.protocol.manifest import (
+    FILE_NAME,
+    Manifest,
+    TelemetryFacts,
+    TelemetryReason,
+    read_manifest,
+    write_atomically,
+)
+from traceml_daemon.diagnosis.wording import ranks_text
 from traceml_daemon.errors import ReportError
-from traceml_daemon.run.offline import finalize
 from traceml_daemon.run.run_manifest import may_be_alive
-from traceml_daemon.run.run_status import read_status
+from traceml_daemon.run.run_status import STALLED_S, RunStatus, read_status
 
 
 def report_text(run_dir: Path) -> str:
@@ -56,6 +64,8 @@ def _finish(run_dir: Path) -> None:
     found = _manifest_of(run_dir)
     if found is None or _is_unfinished(run_dir, found):
         _refuse_if_alive(run_dir, found)
+        from traceml_daemon.run.offline import finalize  # most runs are finished, and looking at them should be quick
+
         try:
             finalize(run_dir, reason=_reason(found))
         except OSError as error:
@@ -102,3 +112,58 @@ def _read(path: Path) -> str | None:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
+
+
+_MAX_RANKS: Final = 64
+
+
+def status_text(status: RunStatus) -> str:
+    return "\n".join((*_heading(status), *_ranks(status))) + "\n"
+
+
+def _heading(status: RunStatus) -> Iterator[str]:
+    training = status.training
+    yield f"Run {status.run_name}: {status.status} ({status.run_dir})"
+    if status.status == "abandoned":
+        yield f"Nobody holds it any more; traceml view {status.run_dir} makes its report"
+    ending = f", exit code {training.exit_code}" if training.exit_code is not None else ""
+    ending += f", ended by {training.signal}" if training.signal is not None else ""
+    yield f"Training: started {training.started_at or 'not yet'}, ended {training.ended_at or 'not yet'}{ending}"
+    if status.failure_sentence is not None:
+        yield f"Failure: {status.failure_sentence}"
+    for node in training.nodes:
+        if node.why is not None:
+            yield f"Node {node.node_rank}: {node.why}"
+    yield _telemetry(status.telemetry)
+    if status.stalled_ranks:
+        yield f"Stalled: no step on {ranks_text(status.stalled_ranks)} for {STALLED_S:.0f} s"
+
+
+def _telemetry(facts: TelemetryFacts) -> str:
+    records = facts.records
+    reason = f" ({facts.reason})" if facts.reason else ""
+    authenticated = "" if facts.authenticated else "; not authenticated"
+    rejected = f", {facts.frames_rejected} frames refused" if facts.frames_rejected else ""
+    return (
+        f"Telemetry: {facts.status}{reason}; {records.stored} step records stored, {records.salvaged} salvaged,"
+        f" {records.dropped} dropped{rejected}{authenticated}"
+    )
+
+
+def _ranks(status: RunStatus) -> Iterator[str]:
+    finished = sum(rank.state == "finished" for rank in status.ranks)
+    yield f"Ranks: {len(status.ranks)} expected, {finished} finished"
+    if status.ranks:
+        yield "  rank  state      last step  last seen"
+    for rank in status.ranks[:_MAX_RANKS]:
+        seen = "never" if rank.last_seen_s is None else f"{_duration(rank.last_seen_s)} ago"
+        yield f"  {rank.rank:4}  {rank.state:9}  {rank.last_step:9}  {seen}"
+    if len(status.ranks) > _MAX_RANKS:
+        yield f"  and {len(status.ranks) - _MAX_RANKS} more; --json has all of them"
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s"

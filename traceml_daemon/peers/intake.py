@@ -1,4 +1,4 @@
-"""Records on their way: counted once, put into the store, acknowledged when they are committed.
+"""Records on their way: held back when there is no room, counted once, stored, acknowledged when they are committed.
 
 `take` is called for every frame of every rank; everything that can wait for the commit is done there, once per rank
 and transaction.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from traceml_client.protocol import columns
 from traceml_client.protocol.columns import NUM_STREAMS, RECORD_SIZE
 from traceml_client.protocol.errors import RemoteProtocolError
 from traceml_client.protocol.messages import Ack, Records, SalvageAck
-from traceml_daemon.peers.flow import FlowControl
 from traceml_daemon.storage.chunks import Chunk
 
 if TYPE_CHECKING:
@@ -22,6 +21,43 @@ if TYPE_CHECKING:
     from traceml_daemon.peers.roster import Roster
     from traceml_daemon.peers.slots import RankSlot
     from traceml_daemon.storage.store import Sink
+
+
+class Pausable(Protocol):
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class FlowControl:
+    """The connections of one run that bring records."""
+
+    def __init__(self) -> None:
+        self.is_paused = False
+        self.num_pauses = 0
+        self._connections: set[Pausable] = set()
+
+    def add(self, connection: Pausable) -> None:
+        self._connections.add(connection)
+        if self.is_paused:
+            connection.pause()
+
+    def remove(self, connection: Pausable) -> None:
+        self._connections.discard(connection)
+
+    def pause(self) -> None:
+        """All at once: each that could bring one more buffer would be another quarter of a megabyte."""
+        if not self.is_paused:
+            self.is_paused = True
+            self.num_pauses += 1
+            for connection in self._connections:
+                connection.pause()
+
+    def resume(self) -> None:
+        if self.is_paused:
+            self.is_paused = False
+            for connection in self._connections:
+                connection.resume()
+
 
 MAX_SEQUENCE: Final = 1 << 53
 """A rank at a million steps a second gets there in 285 years."""

@@ -20,8 +20,7 @@ from traceml_client.protocol.messages import Challenge, NodeHello, RankHello, Re
 from traceml_client.protocol.proof import new_nonce
 from traceml_daemon.clock import Clock, Timer
 from traceml_daemon.errors import CannotStart, NotAdmitted
-from traceml_daemon.peers.allowance import Allowance
-from traceml_daemon.peers.arrivals import Arrivals
+from traceml_daemon.peers.arrivals import Allowance, Arrivals
 from traceml_daemon.peers.connection import Connection, Peer
 from traceml_daemon.peers.half_frames import HalfFrames
 from traceml_daemon.peers.rejections import Rejections

@@ -27,7 +27,7 @@ from traceml_daemon.report.compare_form import (
     Verdict,
 )
 from traceml_daemon.report.compare_text import caveats, refusal, why
-from traceml_daemon.report.form import PHASE_NAMES, Finding, PhaseTimes
+from traceml_daemon.report.form import PHASE_NAMES, PhaseTimes
 from traceml_daemon.report.measurements import Measurements
 from traceml_daemon.report.saved import SavedRun, read_run
 
@@ -65,8 +65,8 @@ def compare(dir_a: Path, dir_b: Path, *, margin_pct: float = MARGIN_PCT) -> Comp
         b=_compared(b),
         step_time=step,
         phases=tuple(changes[:-1]),
-        findings=ComparedFindings(a=_findings(a), b=_findings(b)),
-        warnings=(*caveats(a, b),),
+        findings=ComparedFindings(*(run.findings or (run.primary_diagnosis,) for run in (a, b))),
+        warnings=tuple(caveats(a, b)),
     )
 
 
@@ -88,13 +88,8 @@ def _phase_change(name: str, a: SavedRun, b: SavedRun, spread: PhaseSpreads | No
         return PhaseChange(
             phase=name,
             verdict="inconclusive",
-            judged_by="median",
             a_p50_ms=None if in_a is None else in_a.p50_ms,
             b_p50_ms=None if in_b is None else in_b.p50_ms,
-            change_pct=None,
-            interval_pct=None,
-            tail=None,
-            mean=None,
         )
     spread = spread or PhaseSpreads(None, None, None)
     median = _change(in_a.p50_ms, in_b.p50_ms, spread.median)
@@ -167,15 +162,7 @@ def _percent(log: float) -> float:
 
 
 def _compared(summary: SavedRun) -> ComparedRun:
+    status, section = summary.training.status, summary.step_time
     return ComparedRun(
-        run_name=summary.run_name,
-        run_id=summary.run_id,
-        status=summary.training.status,
-        ranks=len(summary.ranks),
-        steps=summary.step_time.window.steps,
-        clock=summary.step_time.clock,
+        summary.run_name, summary.run_id, status, len(summary.ranks), section.window.steps, section.clock
     )
-
-
-def _findings(summary: SavedRun) -> tuple[Finding, ...]:
-    return summary.findings or (summary.primary_diagnosis,)

@@ -44,13 +44,13 @@ class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
 
     phase: str
     verdict: Verdict
-    judged_by: Basis
+    judged_by: Basis = "median"
     a_p50_ms: float | None
     b_p50_ms: float | None
-    change_pct: float | None
-    interval_pct: Interval | None
-    tail: TailChange | None
-    mean: MeanChange | None
+    change_pct: float | None = None
+    interval_pct: Interval | None = None
+    tail: TailChange | None = None
+    mean: MeanChange | None = None
 
 
 class ComparedRun(msgspec.Struct, frozen=True):

@@ -95,7 +95,7 @@ def _caveats_of(label: str, run: SavedRun) -> Iterator[str]:
 
 
 def interval_text(interval: Interval) -> str:
-    return f"95 % interval {interval[0]:+.1f} to {interval[1]:+.1f} %"
+    return f"95 % interval {_interval(interval)}"
 
 
 def comparison_text(comparison: Comparison) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -42,19 +42,14 @@ class Track:
     total_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RankParts:
-    """What is kept of one rank until all have been read."""
+    """What is kept of one rank until all have been read: only then is it known what its memory runs into."""
 
-    rank: int
-    node_rank: int
-    cells: StepCells
-    spikes: SpikeFinder
+    profile: RankProfile
+    """Without its memory."""
     tracks: tuple[Track, ...]
-    num_workers: int
-    load_ms: float | None
-    cpu_wait_share: float | None
-    cpu_wait_halves: tuple[float, float] | None
+    cells: StepCells
 
 
 def rank_parts(
@@ -64,17 +59,24 @@ def rank_parts(
     early = samples.cpu_wait_share(steps.first_end_ns, middle_ns)
     late = samples.cpu_wait_share(middle_ns, steps.last_end_ns)
     num_workers, load_ms = _loading(steps, samples)
-    return RankParts(
+    early_ms = _own(cells.early_ns[:-1], cells.early_ns[-1])
+    profile = RankProfile(
         rank=rank,
         node_rank=node_rank,
-        cells=cells,
-        spikes=spikes,
-        tracks=tuple(_tracks(steps, samples)),
+        num_steps=int(cells.counts.sum()),
+        counts=cells.counts,
+        total_ms=_own(cells.total_ns, cells.waited_ns),
+        median_step_ms=cells.median_step_ms(),
+        early_ms=early_ms.mean(axis=1) if early_ms.shape[1] else np.full(NUM_ROWS, np.nan),
+        is_wait_measured=cells.is_wait_measured,
+        elapsed_ms=spikes.elapsed_ns / 1e6,
+        spikes=spikes.spikes(),
         num_workers=num_workers,
         load_ms=load_ms,
         cpu_wait_share=samples.cpu_wait_share(steps.first_end_ns, steps.last_end_ns),
         cpu_wait_halves=(early, late) if early is not None and late is not None else None,
     )
+    return RankParts(profile, tuple(_tracks(steps, samples)), cells)
 
 
 def run_profile(
@@ -84,8 +86,10 @@ def run_profile(
     parts = tuple(parts)
     return RunProfile(
         steps_per_cell=parts[0].cells.axis.steps_per_cell if parts else 1,
-        ranks=tuple(_rank_profile(part, systems.get(part.node_rank)) for part in parts),
-        nodes=tuple(_node_profile(node, [p for p in parts if p.node_rank == index]) for index, node in systems.items()),
+        ranks=tuple(_with_memory(part, systems.get(part.profile.node_rank)) for part in parts),
+        nodes=tuple(
+            _node_profile(node, [p for p in parts if p.profile.node_rank == index]) for index, node in systems.items()
+        ),
         measured=frozenset(measured),
         has_accelerator=has_accelerator,
     )
@@ -121,28 +125,6 @@ def _track(
         yield Track(device, *thinned(times_s, values[is_training].astype(np.float64)), total)
 
 
-def _rank_profile(part: RankParts, node: NodeSystem | None) -> RankProfile:
-    cells = part.cells
-    early = _own(cells.early_ns[:-1], cells.early_ns[-1])
-    return RankProfile(
-        rank=part.rank,
-        node_rank=part.node_rank,
-        num_steps=int(cells.counts.sum()),
-        counts=cells.counts,
-        total_ms=_own(cells.total_ns, cells.waited_ns),
-        median_step_ms=cells.median_step_ms(),
-        early_ms=early.mean(axis=1) if early.shape[1] else np.full(NUM_ROWS, np.nan),
-        is_wait_measured=cells.is_wait_measured,
-        elapsed_ms=part.spikes.elapsed_ns / 1e6,
-        spikes=part.spikes.spikes(),
-        memory=tuple(_memory_track(track, node) for track in part.tracks),
-        num_workers=part.num_workers,
-        load_ms=part.load_ms,
-        cpu_wait_share=part.cpu_wait_share,
-        cpu_wait_halves=part.cpu_wait_halves,
-    )
-
-
 def _own(rows_ns: Floats | Integers, waited_ns: Floats | Integers) -> Floats:
     """Milliseconds by OWN_PHASES and the waiting, from rows by `cells.CELL_ROWS`."""
     own = np.empty((NUM_ROWS, rows_ns.shape[1]))
@@ -152,24 +134,20 @@ def _own(rows_ns: Floats | Integers, waited_ns: Floats | Integers) -> Floats:
     return own / 1e6
 
 
+def _with_memory(part: RankParts, node: NodeSystem | None) -> RankProfile:
+    return replace(part.profile, memory=tuple(_memory_track(track, node) for track in part.tracks))
+
+
 def _memory_track(track: Track, node: NodeSystem | None) -> MemoryTrack:
-    if track.device is not None:
-        headroom = track.total_bytes - track.num_bytes[-1] if track.total_bytes else None
+    if track.device is None:
+        what = "resident memory"
+        limit, headroom = _host_limit(node)
+    else:
         limit = f"device {track.device}"
-        return MemoryTrack(
-            what=f"memory of {limit}",
-            times_s=track.times_s,
-            num_bytes=track.num_bytes,
-            limit=limit,
-            headroom_bytes=None if headroom is None else float(headroom),
-        )
-    limit, headroom_bytes = _host_limit(node)
+        what = f"memory of {limit}"
+        headroom = float(track.total_bytes - track.num_bytes[-1]) if track.total_bytes else None
     return MemoryTrack(
-        what="resident memory",
-        times_s=track.times_s,
-        num_bytes=track.num_bytes,
-        limit=limit,
-        headroom_bytes=headroom_bytes,
+        what=what, times_s=track.times_s, num_bytes=track.num_bytes, limit=limit, headroom_bytes=headroom
     )
 
 
@@ -189,11 +167,10 @@ def _host_limit(node: NodeSystem | None) -> tuple[str, float | None]:
 def _node_profile(node: NodeSystem, parts: list[RankParts]) -> NodeProfile:
     ours = sum(float(track.num_bytes.max()) for part in parts for track in part.tracks if track.device is None)
     used = node.memory_used_bytes
-    memory_share = _share(used, node.memory_total_bytes)
     return NodeProfile(
         node_rank=node.node_rank,
         cpu_share=node.cpu_percent.mean / 100.0 if node.cpu_percent is not None else None,
-        max_memory_share=memory_share,
+        max_memory_share=_share(used, node.memory_total_bytes),
         ours_memory_share=ours / used.max if used is not None and used.max > 0 else None,
         max_shm_share=_share(node.shm_used_bytes, node.shm_total_bytes),
         max_cgroup_memory_share=_share(node.cgroup_memory_bytes, node.cgroup_memory_limit_bytes),
@@ -206,7 +183,7 @@ def _node_profile(node: NodeSystem, parts: list[RankParts]) -> NodeProfile:
 
 def _device_shares(parts: list[RankParts]) -> dict[int, float]:
     """What tensors filled; the allocator's cache can be given back."""
-    tracks = [(part.rank, track) for part in parts for track in part.tracks if track.device is not None]
+    tracks = [(part.profile.rank, track) for part in parts for track in part.tracks if track.device is not None]
     return {rank: float(track.num_bytes.max()) / track.total_bytes for rank, track in tracks if track.total_bytes}
 
 

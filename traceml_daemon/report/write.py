@@ -13,7 +13,7 @@ from traceml_client.protocol.artifacts import (
     SUMMARY_FILE,
     SUMMARY_TEXT_FILE,
 )
-from traceml_client.protocol.errors import StoreError
+from traceml_client.protocol.errors import TracemlError
 from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_client.protocol.manifest import encode_json, write_atomically
 from traceml_daemon.errors import ReportError
@@ -34,11 +34,11 @@ def write_reports(run_dir: Path, facts: RunFacts, has_history: bool, *, has_html
     Raises:
         ReportError: one of them could not be made or written; the others are there. It carries what is known.
     """
-    failure = None if facts.is_provisional else _diagnose(run_dir, facts)
     reported = Reported()
-    if failure is not None:
-        reported = Reported(failure_lines=failure_lines(failure), failure_sentence=failure_sentence(failure))
     try:
+        failure = None if facts.is_provisional else _diagnose(run_dir, facts)
+        if failure is not None:
+            reported = Reported(failure_lines=failure_lines(failure), failure_sentence=failure_sentence(failure))
         if not facts.is_provisional:
             _write_failure(run_dir, failure)
         if has_history:
@@ -47,7 +47,7 @@ def write_reports(run_dir: Path, facts: RunFacts, has_history: bool, *, has_html
                 _write_html(run_dir, summary)
     except OSError as error:
         raise ReportError(f"{error.filename or run_dir}: {error.strerror or error}", reported) from None
-    except StoreError as error:
+    except TracemlError as error:
         raise ReportError(str(error), reported) from None
     return reported
 

@@ -1,14 +1,21 @@
-"""The daemon's two small files about a finalization: what to be warned of, and why there is no report."""
+"""The files of a finalization: the reports, what to be warned of, and why there is no report.
+
+Reports are made on a thread that can be left behind, by code that is imported only when there is one to make.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 from traceml_client.protocol.launch import AGGREGATOR_DIR
 from traceml_client.protocol.manifest import TelemetryFacts, rfc3339
+from traceml_daemon.config import RunConfig
 from traceml_daemon.core import events as ev
+from traceml_daemon.report.facts import Reported, RunFacts
 from traceml_daemon.run.run_facts import RunKnowledge
 
 SCHEMA_VERSION: Final = 1
@@ -53,3 +60,49 @@ def warning_document(
 
 def error_document(run_id: str, error: str, now_ns: int) -> dict[str, Any]:
     return {"schema_version": SCHEMA_VERSION, "run_id": run_id, "generated_at": rfc3339(now_ns), "error": error}
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def write_reports(run_dir: Path, facts: RunFacts, config: RunConfig) -> Reported:
+    """Write final_summary and failure_report as this run asks for them. Blocks.
+
+    Raises:
+        ReportError: one of them could not be made or written.
+    """
+    from traceml_daemon.report import write  # numpy: 25 MB and 100 ms that no run pays before its end
+
+    return write.write_reports(run_dir, facts, config.has_history, has_html=config.has_html)
+
+
+async def in_thread(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Await `work` on a thread of its own. If this is cancelled, the thread goes on and its result is nobody's.
+
+    Unlike a pool's threads it is a daemon thread: a report that hangs on a dead disk cannot keep the process alive.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_T] = loop.create_future()
+
+    def settle(result: _T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = work(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - handed over to whoever awaits it
+            failure = error
+        try:
+            loop.call_soon_threadsafe(settle, result, failure)
+        except RuntimeError:  # the loop is closed: nobody awaits it any more
+            return
+
+    threading.Thread(target=run, name="report", daemon=True).start()
+    return await future

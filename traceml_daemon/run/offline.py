@@ -27,9 +27,9 @@ from traceml_daemon.run.final_files import (
     forget_earlier,
     has_warnings,
     warning_document,
+    write_reports,
 )
 from traceml_daemon.run.remains import Remains, collect
-from traceml_daemon.run.reporting import write_reports
 from traceml_daemon.run.run_facts import RunKnowledge, final_fields, run_facts, telemetry_facts
 from traceml_daemon.run.run_files import write_json
 from traceml_daemon.run.run_manifest import first_manifest, is_held, wall_ns, write_with_artifacts

@@ -25,9 +25,10 @@ from traceml_daemon.run.final_files import (
     error_document,
     forget_earlier,
     has_warnings,
+    in_thread,
     warning_document,
+    write_reports,
 )
-from traceml_daemon.run.reporting import in_thread, write_reports
 from traceml_daemon.run.run_facts import RunKnowledge, final_fields, run_facts, telemetry_facts, training_outcome
 from traceml_daemon.storage.reserve import MANIFEST_BYTES
 from traceml_daemon.storage.rows import INTERRUPTED_NS

@@ -1,4 +1,4 @@
-"""What a check may know of the failed run: its report, the evidence, what was measured. Blocks.
+"""What a check found, and what it may know of the failed run: its report, the evidence, what was measured. Blocks.
 
 Everything here is text and numbers to compare with. Paths and names come from logs and are only looked at.
 """
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.launch import layout_node_dir
@@ -19,6 +19,31 @@ from traceml_client.protocol.node import NodeReport
 from traceml_daemon.report.form import FailureReport, FinalSummary
 from traceml_daemon.report.saved import read_node_reports, read_summary
 from traceml_daemon.triage.entry import Check
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    state: Literal["gone", "still there", "cannot be checked here"]
+    why: str
+    """What was looked at, and what was found."""
+
+
+def gone(why: str) -> CheckResult:
+    return CheckResult("gone", why)
+
+
+def still_there(why: str) -> CheckResult:
+    return CheckResult("still there", why)
+
+
+def not_checkable(why: str) -> CheckResult:
+    return CheckResult("cannot be checked here", why)
+
+
+def printable(text: str) -> str:
+    """Text of a log on one line of a terminal, without control characters."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
 
 _TAIL_BYTES: Final = 64 * 1024
 _MAX_VALUES: Final = 8

@@ -11,8 +11,7 @@ from typing import Final
 from traceml_daemon.report.form import FailureReport
 from traceml_daemon.triage.entry import CatalogEntry, CheckKind
 from traceml_daemon.verify import files, gpus, limits, ports, programs
-from traceml_daemon.verify.case import Case, read_case
-from traceml_daemon.verify.result import CheckResult, gone, not_checkable
+from traceml_daemon.verify.case import Case, CheckResult, gone, not_checkable, read_case
 
 CHECKS: Final[dict[CheckKind, Callable[[Case], CheckResult]]] = {
     "memory_limit": limits.memory_limit,

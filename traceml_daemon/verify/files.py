@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from traceml_daemon.report.text import size_text
-from traceml_daemon.verify.case import Case
-from traceml_daemon.verify.result import CheckResult, gone, not_checkable, printable, still_there
+from traceml_daemon.verify.case import Case, CheckResult, gone, not_checkable, printable, still_there
 
 _MIB: Final = 1024 * 1024
 _MAX_READ_BYTES: Final = 2 * 1024 * _MIB

@@ -9,8 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from traceml_daemon.verify.case import Case
-from traceml_daemon.verify.result import CheckResult, gone, not_checkable, still_there
+from traceml_daemon.verify.case import Case, CheckResult, gone, not_checkable, still_there
 
 _QUERY_TIMEOUT_S: Final = 30
 _DEVICES: Final = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")

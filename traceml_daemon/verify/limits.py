@@ -12,8 +12,7 @@ import psutil
 
 from traceml_daemon.report.measured_form import NodeSystem
 from traceml_daemon.report.text import size_text
-from traceml_daemon.verify.case import Case
-from traceml_daemon.verify.result import CheckResult, gone, not_checkable, still_there
+from traceml_daemon.verify.case import Case, CheckResult, gone, not_checkable, still_there
 
 _MIB: Final = 1024 * 1024
 _CGROUP_ROOT: Final = Path("/sys/fs/cgroup")

@@ -9,8 +9,7 @@ from typing import Final
 
 import psutil
 
-from traceml_daemon.verify.case import Case
-from traceml_daemon.verify.result import CheckResult, gone, not_checkable, printable, still_there
+from traceml_daemon.verify.case import Case, CheckResult, gone, not_checkable, printable, still_there
 
 _CONNECT_TIMEOUT_S: Final = 2.0
 _MAX_PORT: Final = 65535

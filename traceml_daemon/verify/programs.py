@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from traceml_daemon.verify.case import Case, texts
-from traceml_daemon.verify.result import CheckResult, gone, not_checkable, printable, still_there
+from traceml_daemon.verify.case import Case, CheckResult, gone, not_checkable, printable, still_there, texts
 
 _FRAME: Final = re.compile(r'File "(/[^"\n]+)", line \d+')
 _BINARY: Final = re.compile(r"of binary: (/\S+)")

@@ -188,10 +188,11 @@ def _blame_ended(symptoms: Sequence[Symptom], reports: Sequence[NodeReport]) -> 
     ended = [symptom for symptom in symptoms if symptom.kind == "terminated"]
     if not ended:
         return None
-    first = first_of([s for s in symptoms if s.kind in ("terminated", "peer_lost")], lead_ns=_AGENT_POLL_NS)
-    is_seen_first = len(ended) < len(symptoms) or _is_in_torchruns_table(first, reports)
-    if first in ended and first is not None and is_seen_first and len(symptoms) > 1 and not first.is_by_launcher:
-        return Blame(first.category, "unknown", f"{who(first)} {_what(first)}", first)
+    first = next((symptom for symptom in ended if _is_first_of_torchruns(symptom, reports)), None)
+    if first is None and len(ended) < len(symptoms):
+        first = first_of([s for s in symptoms if s.kind in ("terminated", "peer_lost")], lead_ns=_AGENT_POLL_NS)
+    if first is not None and first in ended and len(symptoms) > 1 and not first.is_by_launcher:
+        return Blame(first.category, first.confidence, f"{who(first)} {_what(first)}", first)
     if len(ended) < len(symptoms):
         return None
     one = next((symptom for symptom in ended if symptom.category != "sigterm_unattributed"), ended[0])
@@ -199,12 +200,18 @@ def _blame_ended(symptoms: Sequence[Symptom], reports: Sequence[NodeReport]) -> 
     return Blame(one.category, "likely", headline)
 
 
-def _is_in_torchruns_table(symptom: Symptom | None, reports: Sequence[NodeReport]) -> bool:
-    """Whether torchrun names this rank as the one that failed; it prints no table when it was signalled itself.
+def _is_first_of_torchruns(symptom: Symptom, reports: Sequence[NodeReport]) -> bool:
+    """Whether torchrun names this rank, and no other of its node died before: torchrun did not end it for another one.
 
-    The order of the deaths alone proves nothing: ranks that get one signal together die up to 100 ms apart.
+    The order of the deaths alone proves nothing: ranks that get one signal together die up to 100 ms apart. torchrun
+    prints no table when it was signalled itself.
     """
-    return symptom is not None and any(report.torchrun_root_cause_rank == symptom.rank for report in reports)
+    place = symptom.attempt.place
+    for report in reports:
+        if report.torchrun_root_cause_rank == place.rank and symptom.at_ns is not None:
+            together = [end for end in report.ranks if end.torch_restart_count == place.torch_restart_count]
+            return all(end.died_ns is None or end.died_ns >= symptom.at_ns for end in together)
+    return False
 
 
 def who(symptom: Symptom) -> str:

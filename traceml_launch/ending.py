@@ -83,8 +83,8 @@ def _report(node: Node, place: Place, ended_ns: int) -> NodeReport:
         run_name=place.run_name,
         run_id=place.run_id,
         node_index=place.node_index,
-        host=node.me.host,
-        launcher_pid=node.me.pid,
+        host=node.me.holder.host,
+        launcher_pid=node.me.holder.pid,
         started_ns=node.me.started_ns,
         ended_ns=ended_ns,
         torchrun_pid=torchrun.pid if torchrun is not None else None,
@@ -123,7 +123,7 @@ def _write_report(node: Node, place: Place, report: NodeReport) -> None:
 
 def _begin_reaping(node: Node, ended_s: float, late_pids: set[int]) -> Reaping:
     """End what is left of the run; its workers were seen to before. Workers may still join `late_pids`."""
-    own = processes.read_stat(node.me.pid)
+    own = processes.read_stat(node.me.holder.pid)
     tracker = node.training.tracker
     late_pids |= {own.session if own is not None else 0, *node.workers.pids()}
     late_pids |= tracker.sessions if tracker is not None else set()
@@ -133,7 +133,7 @@ def _begin_reaping(node: Node, ended_s: float, late_pids: set[int]) -> Reaping:
         command_of=processes.command_of,
     )
     # Orphans without the mark are ours only if nobody else's children could have become ours.
-    adopter_pid = 0 if node.me.children_before else node.me.pid
+    adopter_pid = 0 if node.me.children_before else node.me.holder.pid
     nonce, spared = node.assignment.nonce, node.spared
     return Reaping(
         leftovers, lambda: processes.of_run(nonce, adopter_pid=adopter_pid, spared=spared), hurried=node.hurried

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass
 from typing import Final
 
 from traceml_client.protocol import messages
 from traceml_client.protocol.errors import ProtocolError, Refused
 from traceml_client.protocol.handover import HandoverGrant, HandoverRequest
 from traceml_launch.aggregator.handing_in import HandingIn
+from traceml_launch.aggregator.manifest_writer import ManifestWriter
 from traceml_launch.aggregator.telemetry import Telemetry
-from traceml_launch.commandline.config import LaunchConfig
+from traceml_launch.assignment import Assignment
 from traceml_launch.folder import shared_token
 from traceml_launch.folder.placement import Place, Placement
-from traceml_launch.folder.run_folder import RunFolder
-from traceml_launch.identity import LauncherIdentity
 from traceml_launch.output.console import Console
 from traceml_launch.output.foreground import Foreground
 from traceml_launch.output.streams import NodeStreams, StreamName, TailBuffer
@@ -27,31 +25,12 @@ from traceml_launch.ranks.torchrun_table import TAIL_BYTES
 from traceml_launch.ranks.workers import Worker, WorkerTable
 from traceml_launch.stop_plan import StopPlan
 from traceml_launch.system.kernel_evidence import KernelEvidence
-from traceml_launch.system.warden import Warden
 from traceml_launch.training import Training
 
 WELCOME_S: Final = 5.0
 """Between the ready line of our own daemon and its welcome."""
 TERMINAL_STALL_S: Final = 2.0
 """A terminal that takes nothing for this long at the very end does not get the rest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """What was settled before any child was started."""
-
-    config: LaunchConfig
-    me: LauncherIdentity
-    is_owner: bool
-    folder: RunFolder | None
-    """Null for who joins a run of somebody else's: its folder is known later."""
-    token: str
-    """Empty: none is known so far, see `Node.token`."""
-    is_token_offered: bool
-    """The user gave none; ours is for nodes that share the run folder."""
-    nonce: str
-    """Marks the processes of *this launcher*; the run id where the launcher made it."""
-    warden: Warden
 
 
 class Node:
@@ -65,11 +44,14 @@ class Node:
         self._token = assignment.token
         self.terminals: dict[StreamName, TerminalWriter] = {"stdout": TerminalWriter(1), "stderr": TerminalWriter(2)}
         self.console = Console(self.terminals["stderr"], is_quiet=config.is_quiet, has_color=config.has_color)
+        folder, problem = assignment.folder, self.console.problem
+        self.manifest = ManifestWriter(folder.run_dir, self.me.holder, on_problem=problem) if folder else None
+        """Of the run that this launcher owns."""
         self.kernel = KernelEvidence()
         self.foreground = Foreground()
         self.hurried = asyncio.Event()
         """A signal came after training's end: what is still to do shall be short."""
-        self.spared: set[int] = {self.me.pid, assignment.warden.pid, *self.me.children_before}
+        self.spared: set[int] = {self.me.holder.pid, assignment.warden.pid, *self.me.children_before}
         """Processes that are never taken for leftovers of the run."""
         self.torchrun_stderr = TailBuffer(TAIL_BYTES)
         self.streams = (
@@ -79,11 +61,11 @@ class Node:
         self.telemetry = Telemetry(
             hello=self._hello,
             on_salvage_ack=lambda ack: self.handing_in.on_ack(ack),
-            on_problem=self.console.problem,
+            on_problem=problem,
             trust=config.tls_trust,
         )
-        self.handing_in = HandingIn(self.workers, self.telemetry, on_problem=self.console.problem)
-        self.placement = Placement(config, on_placed=self._on_placed, on_problem=self.console.problem)
+        self.handing_in = HandingIn(self.workers, self.telemetry, on_problem=problem)
+        self.placement = Placement(config, on_placed=self._on_placed, on_problem=problem)
         self.training = Training(
             plan=StopPlan(shutdown_timeout_s=config.shutdown_timeout_s, grace_s=config.grace_s),
             workers=self.workers,
@@ -198,8 +180,8 @@ class Node:
             node_rank=messages.NUMBER_ME if config.node_rank is None else config.node_rank,
             nnodes=config.nnodes_min,
             local_world_size=config.num_local_ranks,
-            host=self.me.host,
-            pid=self.me.pid,
-            start_ticks=self.me.start_ticks,
+            host=self.me.holder.host,
+            pid=self.me.holder.pid,
+            start_ticks=self.me.holder.start_ticks,
             is_owner=self.assignment.is_owner,
         )

@@ -20,17 +20,16 @@ from traceml_client.protocol import environ, messages, proof
 from traceml_client.protocol.errors import ConfigError, ProtocolError, Refused
 from traceml_launch import command, ending
 from traceml_launch.aggregator import own_daemon
-from traceml_launch.aggregator.daemon_process import DaemonProcess
-from traceml_launch.aggregator.lease_keeping import hold_between, keep_lease
+from traceml_launch.aggregator.own_daemon import OwnDaemon
+from traceml_launch.assignment import Assignment, LauncherIdentity
 from traceml_launch.commandline.config import LaunchConfig
 from traceml_launch.folder import ownership, peer_folder, run_folder, shared_token
 from traceml_launch.folder.run_folder import RunFolder
-from traceml_launch.identity import LauncherIdentity
-from traceml_launch.node import Assignment, Node
+from traceml_launch.node import Node
 from traceml_launch.ranks.handover import HandoverServer
 from traceml_launch.system import prctl
+from traceml_launch.system.child import start_torchrun
 from traceml_launch.system.signals import SignalDesk
-from traceml_launch.system.torchrun_process import TorchrunProcess
 from traceml_launch.system.warden import Warden, Watch
 from traceml_launch.waiting import unless
 
@@ -55,7 +54,7 @@ def run(config: LaunchConfig, *, torchrun_argv: Sequence[str] | None = None) -> 
     claim = ownership.claim(config)
     folder = None
     if claim.is_owner and not config.attach:
-        folder = run_folder.reserve(config, holder=me.lease_holder(), now_ns=me.started_ns)
+        folder = run_folder.reserve(config, holder=me.holder, now_ns=me.started_ns)
     else:
         peer_folder.check_joinable(config, now_ns=me.started_ns)
     offered = shared_token.offer(config, folder)
@@ -102,13 +101,18 @@ class _Supervision:
                 return await ending.never_started(node, exit_code=EXIT_NO_TELEMETRY)
             if not self._start_torchrun(node, server):
                 return await ending.never_started(node)
-            lease = asyncio.ensure_future(keep_lease(node))
-            try:
-                await node.training.wait()
-            finally:
-                lease.cancel()
+            await self._train(node)
             server.refuse_more()
             return await _end(node, server)
+
+    async def _train(self, node: Node) -> None:
+        manifest, ended = node.manifest, node.telemetry.ended
+        lease = asyncio.ensure_future(manifest.keep_lease(ended)) if manifest is not None else None
+        try:
+            await node.training.wait()
+        finally:
+            if lease is not None:
+                lease.cancel()
 
     @contextlib.asynccontextmanager
     async def _opened(self, node: Node) -> AsyncIterator[HandoverServer]:
@@ -146,18 +150,11 @@ class _Supervision:
         if folder is not None:
             node.placement.own(folder, node.telemetry)
 
-    def _start_daemon(self, node: Node, folder: RunFolder, port: int) -> DaemonProcess:
+    def _start_daemon(self, node: Node, folder: RunFolder, port: int) -> OwnDaemon:
         """The first daemon, or the next one after its death, with the port that was told. Raises OSError."""
-        if port:
-            hold_between(node, folder)
-        process = own_daemon.start(
-            node.config,
-            folder,
-            node.me,
-            token=self._assignment.token,
-            is_token_offered=self._assignment.is_token_offered,
-            port=port,
-        )
+        if port and node.manifest is not None:
+            node.manifest.hold()  # until the next one has started, which may take a while
+        process = OwnDaemon(self._assignment, folder, port=port)
         node.spared.add(process.pid)
         self._assignment.warden.spare(process.pid)
         return process
@@ -190,7 +187,7 @@ class _Supervision:
         folder = self._assignment.folder
         stdout_fd, stderr_fd = self._torchrun_pipes(node)
         try:
-            torchrun = TorchrunProcess(
+            torchrun = start_torchrun(
                 self._argv(node),
                 environ=command.torchrun_environment(
                     node.config,

@@ -15,7 +15,7 @@ from traceml_launch.ranks.worker_tracker import WorkerTracker
 from traceml_launch.ranks.workers import WorkerTable
 from traceml_launch.stop_plan import StopPlan
 from traceml_launch.system import pidfds
-from traceml_launch.system.torchrun_process import TorchrunProcess
+from traceml_launch.system.child import Child
 
 REAPED_S: Final = 0.2
 """torchrun reaps its workers before it exits; their descriptors tell it a moment later at the most."""
@@ -38,7 +38,7 @@ class Training:
     ) -> None:
         """`on_hurry` is called for signals after training's end: what comes then shall be short."""
         self.plan = plan
-        self.torchrun: TorchrunProcess | None = None
+        self.torchrun: Child | None = None
         self.tracker: WorkerTracker | None = None
         self.return_code: int | None = None
         self.interrupted_by: str | None = None
@@ -52,7 +52,7 @@ class Training:
         self._loop = asyncio.get_running_loop()
         self._kill_timer: asyncio.TimerHandle | None = None
 
-    def began(self, torchrun: TorchrunProcess) -> None:
+    def began(self, torchrun: Child) -> None:
         """torchrun runs."""
         self.torchrun = torchrun
         self.tracker = WorkerTracker(torchrun.pid, is_known=self._is_known_child)

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from traceml_client.protocol import messages
-from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.manifest import TelemetryReason, TelemetryStatus
 from traceml_client.protocol.node import NodeReport
 from traceml_launch.aggregator import own_daemon
-from traceml_launch.aggregator.manifest_writer import ManifestWriter, telemetry_of
+from traceml_launch.aggregator.manifest_writer import telemetry_of
 from traceml_launch.folder import shared_token
 from traceml_launch.node import Node
 from traceml_launch.outcome import MAX_FAILURE_LINES, DaemonEnd, TelemetryEnd, TrainingEnd, telemetry_after
@@ -47,13 +46,13 @@ async def close_run(node: Node, training: TrainingEnd, report: NodeReport, *, en
             await node.telemetry.wait_node_end_taken(timeout_s=_left(node, PEER_S))
         return Closing()
     final = await _await_reports(node, ended_s)
-    if node.assignment.folder is None:
+    if node.assignment.folder is None or node.manifest is None:
         return _attached(final)
     await node.telemetry.end_own(is_finalized=final is not None)
     run_dir = node.assignment.folder.run_dir
     shared_token.remove(run_dir)
     stated = await _stated(node, final, run_dir, ended_s)
-    _write_manifest(node, run_dir, training, report, stated)
+    node.manifest.finish(training, report, aggregator_exit_code=node.telemetry.exit_code, telemetry=stated)
     status, reason = stated or telemetry_of(run_dir) or ("failed", "finalization_error")
     summary = run_dir / SUMMARY_TEXT
     return Closing(
@@ -93,10 +92,8 @@ async def _stated(node: Node, final: messages.RunFinalized | None, run_dir: Path
 async def _report_offline(node: Node, run_dir: Path, end: DaemonEnd, ended_s: float) -> bool:
     """Whether the reports were made without the daemon, and the manifest says so."""
     node.handing_in.keep_unstored()
-    try:
-        ManifestWriter(run_dir=run_dir).let_go()
-    except (OSError, StoreError) as error:
-        node.console.problem(f"the manifest cannot be written: {error}")
+    if node.manifest is not None:
+        node.manifest.let_go()
     left_s = _left(node, ended_s + node.config.finalize_timeout_s - asyncio.get_running_loop().time())
     is_made = await own_daemon.finalize_offline(
         run_dir,
@@ -115,17 +112,6 @@ def _offline_failure_lines(run_dir: Path) -> tuple[str, ...]:
     except OSError:
         return ()
     return tuple(itertools.takewhile(lambda line: not line.startswith("Family:"), lines))[:MAX_FAILURE_LINES]
-
-
-def _write_manifest(
-    node: Node, run_dir: Path, training: TrainingEnd, report: NodeReport, stated: _Telemetry | None
-) -> None:
-    try:
-        ManifestWriter(run_dir=run_dir).finish(
-            training, report, aggregator_exit_code=node.telemetry.exit_code, telemetry=stated
-        )
-    except (OSError, StoreError) as error:
-        node.console.problem(f"the manifest cannot be written: {error}")
 
 
 def _attached(final: messages.RunFinalized | None) -> Closing:

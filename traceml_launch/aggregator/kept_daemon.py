@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from traceml_client.protocol.launch import DaemonFailed, DaemonReady
 from traceml_launch.aggregator.daemon_link import DaemonLink
-from traceml_launch.aggregator.daemon_process import DaemonProcess
+from traceml_launch.aggregator.own_daemon import OwnDaemon
 from traceml_launch.waiting import unless
 
 BACKOFF_S: Final = (0.1, 1.0, 3.0)
@@ -22,7 +22,7 @@ LAST_WORDS_S: Final = 1.0
 """Between the daemon's exit and its last message on our socket."""
 TERM_S: Final = 2.0
 
-Start = Callable[[int], DaemonProcess]
+Start = Callable[[int], OwnDaemon]
 """(port) -> a started daemon; 0: the launch's own choice, else that port and no other. Raises OSError."""
 Ending = Literal["finished", "died", "unresponsive"]
 

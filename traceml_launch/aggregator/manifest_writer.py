@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -15,28 +17,33 @@ from traceml_client.protocol.manifest import Lease, LeaseHolder, Manifest, Telem
 from traceml_client.protocol.node import NodeReport
 from traceml_launch.outcome import TrainingEnd, training_status_of
 
+RENEW_S: Final = manifest.LEASE_S / 3
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class ManifestWriter:
-    """Writes below one run folder; every method raises OSError, and StoreError where the file is damaged."""
+    """Writes below one run folder. Where that fails it is said, and training goes on."""
 
-    run_dir: Path
+    def __init__(self, run_dir: Path, holder: LeaseHolder, *, on_problem: Callable[[str], None]) -> None:
+        self._run_dir = run_dir
+        self._holder = holder
+        self._on_problem = on_problem
 
-    def take_over(self, holder: LeaseHolder, *, training_started_ns: int) -> None:
-        """There is no daemon, or none any more: from here on the launcher holds the run."""
-        current = manifest.read_manifest(self.run_dir)
-        lifecycle = current.lifecycle
-        if lifecycle.training_started_at is None:
-            lifecycle = msgspec.structs.replace(lifecycle, training_started_at=rfc3339(training_started_ns))
-        self._write(msgspec.structs.replace(current, lifecycle=lifecycle, lease=_lease(holder)))
+    def hold(self) -> None:
+        """There is no daemon, or none just now: the launcher is still there."""
+        self._change(lambda current: msgspec.structs.replace(current, lease=_lease(self._holder)))
 
-    def renew(self, holder: LeaseHolder) -> None:
-        """The launcher is still there."""
-        self._write(msgspec.structs.replace(manifest.read_manifest(self.run_dir), lease=_lease(holder)))
+    async def keep_lease(self, daemon_ended: asyncio.Event) -> None:
+        """Where no daemon runs, or none any more, hold the run that trains since now; until cancelled."""
+        started_at = rfc3339(time.time_ns())
+        await daemon_ended.wait()
+        self._change(lambda current: _with_start(current, started_at))
+        while True:
+            self.hold()
+            await asyncio.sleep(RENEW_S)
 
     def let_go(self) -> None:
         """Nobody holds the run: the offline finalizer may write it."""
-        self._write(msgspec.structs.replace(manifest.read_manifest(self.run_dir), lease=None))
+        self._change(lambda current: msgspec.structs.replace(current, lease=None))
 
     def finish(
         self,
@@ -45,33 +52,24 @@ class ManifestWriter:
         *,
         aggregator_exit_code: int | None,
         telemetry: tuple[TelemetryStatus, TelemetryReason | None] | None,
-    ) -> Manifest:
+    ) -> None:
         """The last write.
 
         Args:
             telemetry: status and reason where the daemon could not state them; null: as it wrote them.
         """
-        current = manifest.read_manifest(self.run_dir)
-        # A daemon that was told to stop says `interrupted`; whether training was, its launcher knows.
-        is_cut = current.status == "interrupted" and training.interrupted_by is None
-        if is_cut or current.status == "running" or current.lifecycle.training_ended_at is None:
-            current = _with_training(current, training, report)
-        if telemetry is not None:
-            status, reason = telemetry
-            facts = msgspec.structs.replace(current.telemetry, status=status, reason=reason)
-            current = msgspec.structs.replace(
-                current, telemetry_status=status, telemetry_reason=reason, telemetry=facts
-            )
-        current = msgspec.structs.replace(current, aggregator_exit_code=aggregator_exit_code, lease=None)
-        self._write(current)
-        return current
+        self._change(lambda current: _finished(current, training, report, aggregator_exit_code, telemetry))
 
-    def _write(self, document: Manifest) -> None:
-        artifacts = find_artifacts(self.run_dir, is_pending=document.telemetry_status == "pending")
-        manifest.write_manifest(
-            self.run_dir,
-            msgspec.structs.replace(document, updated_at=rfc3339(time.time_ns()), artifacts=artifacts),
-        )
+    def _change(self, changed: Callable[[Manifest], Manifest]) -> None:
+        try:
+            document = changed(manifest.read_manifest(self._run_dir))
+            artifacts = find_artifacts(self._run_dir, is_pending=document.telemetry_status == "pending")
+            now = rfc3339(time.time_ns())
+            manifest.write_manifest(
+                self._run_dir, msgspec.structs.replace(document, updated_at=now, artifacts=artifacts)
+            )
+        except (OSError, StoreError) as error:
+            self._on_problem(f"the manifest cannot be written: {error}")
 
 
 def telemetry_of(run_dir: Path) -> tuple[TelemetryStatus, TelemetryReason | None] | None:
@@ -85,6 +83,31 @@ def telemetry_of(run_dir: Path) -> tuple[TelemetryStatus, TelemetryReason | None
 
 def _lease(holder: LeaseHolder) -> Lease:
     return Lease(holder=holder, expires_at=rfc3339(time.time_ns() + int(manifest.LEASE_S * 1e9)))
+
+
+def _with_start(current: Manifest, started_at: str) -> Manifest:
+    started_at = current.lifecycle.training_started_at or started_at
+    return msgspec.structs.replace(
+        current, lifecycle=msgspec.structs.replace(current.lifecycle, training_started_at=started_at)
+    )
+
+
+def _finished(
+    current: Manifest,
+    training: TrainingEnd,
+    report: NodeReport,
+    aggregator_exit_code: int | None,
+    telemetry: tuple[TelemetryStatus, TelemetryReason | None] | None,
+) -> Manifest:
+    # A daemon that was told to stop says `interrupted`; whether training was, its launcher knows.
+    is_cut = current.status == "interrupted" and training.interrupted_by is None
+    if is_cut or current.status == "running" or current.lifecycle.training_ended_at is None:
+        current = _with_training(current, training, report)
+    if telemetry is not None:
+        status, reason = telemetry
+        facts = msgspec.structs.replace(current.telemetry, status=status, reason=reason)
+        current = msgspec.structs.replace(current, telemetry_status=status, telemetry_reason=reason, telemetry=facts)
+    return msgspec.structs.replace(current, aggregator_exit_code=aggregator_exit_code, lease=None)
 
 
 def _with_training(current: Manifest, training: TrainingEnd, report: NodeReport) -> Manifest:

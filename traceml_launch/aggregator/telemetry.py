@@ -10,8 +10,8 @@ from traceml_client.protocol import messages
 from traceml_client.protocol.errors import ProtocolError, Refused
 from traceml_client.protocol.launch import DaemonFailed
 from traceml_launch.aggregator.daemon_link import DaemonLink, Hello
-from traceml_launch.aggregator.daemon_process import DaemonProcess
 from traceml_launch.aggregator.kept_daemon import KeptDaemon, Start
+from traceml_launch.aggregator.own_daemon import OwnDaemon
 from traceml_launch.waiting import unless
 
 State = Literal["starting", "serving", "finished", "disabled", "unreachable", "died", "unresponsive", "late"]
@@ -53,7 +53,7 @@ class Telemetry:
         return self.state in ("starting", "serving")
 
     @property
-    def process(self) -> DaemonProcess | None:
+    def process(self) -> OwnDaemon | None:
         """Our own daemon's, the last one that was started."""
         return self._own.process if self._own is not None else None
 

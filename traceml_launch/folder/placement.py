@@ -12,7 +12,7 @@ from typing import Final
 from traceml_client.protocol import launch, messages
 from traceml_client.protocol.errors import ConfigError, ProtocolError, Refused
 from traceml_client.protocol.handover import HandoverRequest
-from traceml_launch.aggregator.daemon_process import READY_TIMEOUT_S
+from traceml_launch.aggregator.own_daemon import READY_TIMEOUT_S
 from traceml_launch.aggregator.telemetry import Telemetry
 from traceml_launch.commandline.config import LaunchConfig
 from traceml_launch.folder import peer_folder

@@ -6,6 +6,7 @@ import sqlite3
 import stat
 from pathlib import Path
 
+from tests.harness.clock import HandClock
 from tests.harness.daemon import run_config, run_daemon
 from tests.harness.sim_node import SimNode, rank_end
 from tests.harness.sim_rank import SimRank
@@ -79,6 +80,23 @@ async def test_a_direct_launch_ends_when_every_rank_has_finished(run_dir: Path) 
     assert lifecycle.training_started_at is not None
     assert lifecycle.training_ended_at is not None
     assert lifecycle.started_at <= lifecycle.training_started_at <= lifecycle.training_ended_at
+
+
+async def test_ranks_that_hang_up_after_their_markers_cost_no_settle_window(run_dir: Path) -> None:
+    clock = HandClock()
+    async with run_daemon(run_config(run_dir, is_direct=True, settle_s=5.0), clock=clock) as daemon:
+        ranks = [SimRank(port=daemon.port, token=TOKEN, rank=rank, world_size=2) for rank in range(2)]
+        for rank in ranks:
+            await rank.join()
+        for rank in ranks:
+            await rank.send_steps(10)
+            await rank.finish()
+        await clock.advance(0.1)
+        assert daemon.session.core.phase == "settling"
+        for rank in ranks:
+            await rank.close()
+        await until(lambda: all(slot.connection is None for slot in daemon.session.roster), "both have hung up")
+        assert await daemon.sealed(clock, limit_s=10.0) < 1.0
 
 
 async def test_the_manifest_says_running_while_training_runs(run_dir: Path) -> None:

@@ -56,7 +56,9 @@ class RankPeer:
         if slot.connection is self._connection:
             slot.connection = None
             slot.hear(self._session.clock.wall_ns())
-            self._session.apply(ev.RankSent(slot.incarnation, slot.last_step), ev.RankDropped(slot.incarnation))
+            if not self._session.store.is_idle:  # its last records are still to be committed
+                self._session.apply(ev.RankSent(slot.incarnation, slot.last_step))
+            self._session.apply(ev.RankDropped(slot.incarnation))
 
     def _answer(self, ping: Ping) -> None:
         slot, wall_ns = self._slot, self._session.clock.wall_ns()

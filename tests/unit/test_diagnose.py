@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 import tarfile
@@ -72,7 +73,13 @@ def test_a_log_that_does_not_hold_the_cause_says_so(
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [(None, "no run"), (b"\x00\x01\x02\x03" * 100, "is no text"), (b"\x1f\x8b\x08\x00", "is compressed")],
+    [
+        (None, "no such log file, and no run"),
+        (b"\x00\x01\x02\x03" * 100, "is no text"),
+        (bytes(range(256)) * 100, "is no text"),
+        (b"SQLite format 3\x00" + b"failed: Connection closed by peer\n" * 100, "is a database"),
+        (b"\x1f\x8b\x08\x00", "is compressed"),
+    ],
 )
 def test_what_is_no_log_is_one_line(
     tmp_path: Path,
@@ -97,6 +104,31 @@ def test_a_missing_file_among_others_is_named(
     (tmp_path / "a.log").write_text(OUT_OF_MEMORY)
     assert run(monkeypatch, str(tmp_path / "a.log"), str(tmp_path / "b.log")) == 2
     assert str(tmp_path / "b.log") in capsys.readouterr().err
+
+
+def test_a_run_is_found_by_its_files_and_stands_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams = tmp_path / "logs" / "r" / "nodes" / "node_0"
+    streams.mkdir(parents=True)
+    (streams / "training.stderr.log").write_text(OUT_OF_MEMORY)
+    manifest = tmp_path / "logs" / "r" / "manifest.json"
+    manifest.write_text("{}")
+    assert run(monkeypatch, "--json", str(manifest)) == 0
+    assert json.loads(capsys.readouterr().out)["category"] == "cuda_oom"
+    assert run(monkeypatch, "--logs-dir", str(tmp_path / "logs"), "r", str(streams / "training.stderr.log")) == 2
+    assert "r is a run: give one run alone" in capsys.readouterr().err
+    assert run(monkeypatch, str(streams)) == 2
+    assert f"name its log files, as in {streams}/*.log" in capsys.readouterr().err
+
+
+def test_reads_a_pipe_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, OUT_OF_MEMORY.encode())
+    os.close(writing)
+    assert run(monkeypatch, "--json", f"/dev/fd/{reading}") == 0
+    os.close(reading)
+    assert json.loads(capsys.readouterr().out)["category"] == "cuda_oom"
 
 
 SECRETS = """\

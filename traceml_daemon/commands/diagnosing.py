@@ -19,7 +19,7 @@ from traceml_client.protocol.manifest import encode_json
 from traceml_daemon.commands.redaction import Redactor
 from traceml_daemon.log_files.catalog import advice
 from traceml_daemon.log_files.contrasting import contrast_files
-from traceml_daemon.log_files.log_reading import CHUNK_BYTES, feed, large_screen, read_chunks, read_file, read_tail
+from traceml_daemon.log_files.log_reading import CHUNK_BYTES, feed, large_screen, read_chunks, read_tail
 from traceml_daemon.report.form import Collateral, Evidence, FailureReport, TorchrunView
 from traceml_daemon.report.saved import read_failure
 from traceml_daemon.report.text import failure_text
@@ -100,7 +100,7 @@ def diagnose(names: Sequence[str], run_dir: Path | None, output: Output) -> int:
     """
     report = _diagnose_logs(names) if run_dir is None else _diagnose_run(run_dir)
     redactor = Redactor(_known_names())
-    files = _run_files(run_dir) if run_dir is not None else [Path(name) for name in names if name != STDIN]
+    files = _run_files(run_dir) if run_dir is not None else [path for name in names if (path := Path(name)).is_file()]
     for file in files if output.is_redacted else ():
         with contextlib.suppress(OSError):
             redactor.learn(read_tail(file))
@@ -162,19 +162,12 @@ def _diagnose_logs(names: Sequence[str]) -> FailureReport:
 
 
 def _read(name: str, index: int, seen: Observations) -> None:
-    """Raises OSError, StoreError."""
-    if name == STDIN:
-        start = sys.stdin.buffer.read(CHUNK_BYTES)
-        _refuse_binary("standard input", start)
+    """In pieces and once: a pipe, such as a shell's `<(...)`, cannot be read again. Raises OSError, StoreError."""
+    with contextlib.nullcontext(sys.stdin.buffer) if name == STDIN else Path(name).open("rb") as file:
+        start = file.read(CHUNK_BYTES)
+        _refuse_binary("standard input" if name == STDIN else name, start)
         screen = large_screen(1 << 30) if len(start) == CHUNK_BYTES else None
-        feed(chain([start], read_chunks(sys.stdin.buffer)), index, seen, screen=screen)
-        return
-    path = Path(name)
-    if path.is_dir():
-        raise StoreError(f"{name} is a folder, not a log file")
-    with path.open("rb") as file:
-        _refuse_binary(name, file.read(1 << 16))
-    read_file(path, index, seen)
+        feed(chain([start], read_chunks(file)), index, seen, screen=screen)
 
 
 def _refuse_binary(name: str, start: bytes) -> None:
@@ -182,6 +175,8 @@ def _refuse_binary(name: str, start: bytes) -> None:
     sample = start[: 1 << 16]
     if sample.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"(\xb5/\xfd", b"PK\x03\x04")):
         raise StoreError(f"{name} is compressed: unpack it first, or pipe it in: zcat {name} | traceml diagnose -")
-    odd = sample.translate(None, delete=bytes(range(32, 256)) + b"\t\n\r\x1b\f\b")
-    if len(odd) > 0.3 * len(sample):
+    if sample.startswith(b"SQLite format 3\0"):
+        raise StoreError(f"{name} is a database and no log; name the run's folder for its diagnosis")
+    odd = sample.translate(None, delete=bytes(range(32, 256)) + b"\t\n\r\x1b\f\b\a")
+    if len(odd) > 0.3 * len(sample) or len(odd) - odd.count(0) > 0.03 * len(sample):
         raise StoreError(f"{name} is no text: {len(odd)} of its first {len(sample)} bytes are control characters")

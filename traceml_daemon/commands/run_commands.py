@@ -126,13 +126,29 @@ def diagnose_command(
 
     if is_json and is_sarif:
         raise ConfigError("--json, --sarif: give one of them")
-    run_dir = None
-    if len(what) == 1 and what[0] != diagnosing.STDIN and not Path(what[0]).is_file():
-        run_dir = run_folder(what[0], logs_dir)
+    run_dir = _run_among(what, logs_dir)
     form: Literal["text", "json", "sarif"] = "json" if is_json else "sarif" if is_sarif else "text"
     return diagnosing.diagnose(
         what, run_dir, diagnosing.Output(form=form, is_redacted=is_redacted or bundle is not None, bundle=bundle)
     )
+
+
+def _run_among(what: list[str], logs_dir: str | None) -> Path | None:
+    """The folder of the run that is meant; null: these are logs. Raises ConfigError."""
+    for name in what:
+        path = Path(name).expanduser()
+        if name == "-" or (path.exists() and not path.is_dir() and path.name not in run_lookup.RUN_FILES):
+            continue
+        try:
+            folder = run_folder(name, logs_dir)
+        except ConfigError as error:
+            if path.is_dir():
+                raise ConfigError(f"{name} is a folder without a run; name its log files, as in {name}/*.log") from None
+            raise ConfigError(f"{name}: no such log file, and {error}") from None
+        if len(what) > 1:
+            raise ConfigError(f"{name} is a run: give one run alone, or log files")
+        return folder
+    return None
 
 
 @app.command()

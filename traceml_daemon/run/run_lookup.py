@@ -12,7 +12,7 @@ from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_client.protocol.manifest import FILE_NAME, Manifest, read_manifest
 from traceml_daemon import serve_options
 
-_SIGNS: Final = (FILE_NAME, DATABASE_FILE, SUMMARY_FILE)
+RUN_FILES: Final = (FILE_NAME, DATABASE_FILE, SUMMARY_FILE)
 """Any of these makes a folder a run's."""
 
 
@@ -40,8 +40,8 @@ def find_run(run: str | None, logs: Path) -> Path:
         return newest[0][0]
     given = Path(run).expanduser()
     for candidate in (given, logs / run):
-        place = candidate.parent if candidate.name in _SIGNS and candidate.is_file() else candidate
-        if any((place / sign).is_file() for sign in _SIGNS):
+        place = candidate.parent if candidate.name in RUN_FILES and candidate.is_file() else candidate
+        if any((place / sign).is_file() for sign in RUN_FILES):
             return place
     where = f"{given}" if given.is_absolute() else f"{given} or {logs / run}"
     raise ConfigError(f"no run at {where}; a run is its folder, its manifest.json, or its name below --logs-dir")

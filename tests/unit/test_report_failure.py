@@ -218,12 +218,12 @@ ROWS = [
         reports=[node_report([lost_peer(0, at_ms=999.0), killed(1, "SIGTERM", died_ms=1000.0)], root_cause_rank=1)],
     ),
     Row(
-        "one rank ended at SIGTERM after another one had died: torchrun may have sent it",
+        "one rank left the group in a `finally` that takes its time: torchrun ended it for the peers that lost it",
         [lost_peer(0, at_ms=900.0), killed(1, "SIGTERM", died_ms=1000.0)],
-        "collateral_only",
-        None,
+        "insufficient_evidence",
+        1,
         "unknown",
-        {0: "peer_lost", 1: "sigterm_by_agent"},
+        {0: "peer_lost"},
         reports=[node_report([lost_peer(0, at_ms=900.0), killed(1, "SIGTERM", died_ms=1000.0)], root_cause_rank=1)],
     ),
     Row(

@@ -11,7 +11,8 @@ The rules in their order; the first that applies decides.
 4. Peers were lost, and a rank had left well before: it ran out of work while they went on. Or a single rank is gone
    without a word: that rank, of unknown cause.
 5. A signal that ends processes. The rank that died of it well before its peers lost it was not ended by torchrun;
-   where no peer lost anybody, only torchrun's own table can say that one rank came first.
+   where no peer lost anybody, only torchrun's own table can say that one rank came first. One that died well after
+   all others lost a peer, and never said so itself, is whom they lost.
 6. A communication library failed. Only lost peers: the first failure is not among what was seen.
 """
 
@@ -27,7 +28,7 @@ from traceml_client.protocol.node import NodeReport, RankError
 from traceml_daemon.diagnosis.wording import ranks_text
 from traceml_daemon.report.form import Confidence, Evidence
 from traceml_daemon.report.readings import of_error
-from traceml_daemon.report.symptoms import Symptom, first_of, of_signal, short_type
+from traceml_daemon.report.symptoms import Symptom, first_of, of_signal, precedes, short_type
 from traceml_daemon.triage.own_source import Source, wrapped
 
 _OF_SEVERAL_RANKS: Final = frozenset({"collective_mismatch", "rendezvous_failed", "network_fabric"})
@@ -62,6 +63,7 @@ def blame(
         or _blame_early_leaver(symptoms, finished)
         or _blame_vanished(symptoms)
         or _blame_ended(symptoms, reports)
+        or _blame_closer(symptoms)
         or _blame_library(symptoms)
     )
     if verdict is not None:
@@ -198,6 +200,23 @@ def _blame_ended(symptoms: Sequence[Symptom], reports: Sequence[NodeReport]) -> 
     one = next((symptom for symptom in ended if symptom.category != "sigterm_unattributed"), ended[0])
     headline = f"{ranks_text(symptom.rank for symptom in ended)} were ended together from outside"
     return Blame(one.category, "likely", headline)
+
+
+def _blame_closer(symptoms: Sequence[Symptom]) -> Blame | None:
+    """All others lost a peer while this one was alive and said nothing: it left the group and was ended on its way out.
+
+    So does a `finally` that destroys the process group and then takes its time; what was raised is not printed by then.
+    """
+    silent = [symptom for symptom in symptoms if symptom.kind == "terminated" and symptom.error is None]
+    lost = [symptom for symptom in symptoms if symptom.kind == "peer_lost" and symptom.error is not None]
+    if len(silent) != 1 or not lost or len(lost) + 1 < len(symptoms) or silent[0].is_by_launcher:
+        return None
+    if not all(precedes(one, silent[0], lead_ns=_AGENT_POLL_NS) for one in lost):
+        return None
+    headline = (
+        f"{who(silent[0])} left the process group while the others waited for it, and was ended before it said why"
+    )
+    return Blame("insufficient_evidence", "unknown", headline, silent[0])
 
 
 def _is_first_of_torchruns(symptom: Symptom, reports: Sequence[NodeReport]) -> bool:

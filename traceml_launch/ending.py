@@ -104,14 +104,14 @@ def _training_end(node: Node) -> TrainingEnd:
 
 
 def _tell_end(node: Node, report: NodeReport, *, is_final: bool) -> None:
-    node.telemetry.send(messages.NodeEnded(report=node_report.fitted(report), is_final=is_final))
+    node.telemetry.link.send(messages.NodeEnded(report=node_report.fitted(report), is_final=is_final))
 
 
 def _send_files(node: Node, place: Place) -> None:
     """Where the daemon does not see this node's folder."""
     if not place.is_shared:
         for message in tail_messages(node.workers, place.node_index):
-            node.telemetry.send(message)
+            node.telemetry.link.send(message)
 
 
 def _write_report(node: Node, place: Place, report: NodeReport) -> None:

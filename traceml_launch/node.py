@@ -59,6 +59,7 @@ class Node:
         )
         self.workers = WorkerTable(self._on_death)
         self.telemetry = Telemetry(
+            token=self.token,
             hello=self._hello,
             on_salvage_ack=lambda ack: self.handing_in.on_ack(ack),
             on_problem=problem,
@@ -105,8 +106,8 @@ class Node:
             attempt=worker.attempt,
             has_streams=self.streams is not None and not config.are_streams_torchruns,
             rank_dir=str(worker.rank_dir),
-            daemon_host=telemetry.host,
-            daemon_port=telemetry.port if telemetry.is_alive else 0,
+            daemon_host=telemetry.link.host,
+            daemon_port=telemetry.link.port if telemetry.is_alive else 0,
             token=self.token(),
             trace_max_steps=-1 if config.trace_max_steps is None else config.trace_max_steps,
             tls_trust=tls_file,
@@ -115,7 +116,7 @@ class Node:
 
     def _tell_start(self, worker: Worker) -> None:
         request = worker.request
-        self.telemetry.send(
+        self.telemetry.link.send(
             messages.RankStarted(
                 local_rank=request.local_rank,
                 attempt=worker.attempt,
@@ -146,7 +147,7 @@ class Node:
     def _on_death(self, worker: Worker) -> None:
         assert worker.died_ns is not None
         assert worker.death_order is not None
-        self.telemetry.send(
+        self.telemetry.link.send(
             messages.RankExited(
                 local_rank=worker.request.local_rank,
                 attempt=worker.attempt,
@@ -168,7 +169,7 @@ class Node:
         self.console.say(f"Run {place.run_name}: {place.run_dir}")
         if place.is_shared and not self._token:
             self._token = shared_token.read(place.run_dir)
-        if self._token and self.telemetry.link is not None:
+        if self._token:
             self.telemetry.link.prove()
 
     def _hello(self) -> messages.NodeHello:

@@ -142,11 +142,11 @@ class _Supervision:
         elif folder is not None:
             try:
                 start = functools.partial(self._start_daemon, node, folder)
-                node.telemetry.own(start, host=own_daemon.own_host(config), token=node.token)
+                node.telemetry.own(start, host=own_daemon.own_host(config))
             except OSError as error:
                 node.telemetry.fail(f"the aggregator cannot be started: {error.strerror}")
         else:
-            node.telemetry.join(host=config.aggregator_host, port=config.aggregator_port, token=node.token)
+            node.telemetry.join(host=config.aggregator_host, port=config.aggregator_port)
         if folder is not None:
             node.placement.own(folder, node.telemetry)
 

@@ -56,7 +56,7 @@ class Training:
         """torchrun runs."""
         self.torchrun = torchrun
         self.tracker = WorkerTracker(torchrun.pid, is_known=self._is_known_child)
-        self._telemetry.send(messages.TrainingStarted(started_ns=time.time_ns(), pid=torchrun.pid))
+        self._telemetry.link.send(messages.TrainingStarted(started_ns=time.time_ns(), pid=torchrun.pid))
 
     async def wait(self) -> int:
         """Wait for torchrun's end: its return code, negative for a signal."""
@@ -102,7 +102,7 @@ class Training:
             self.tracker.look()
         if self.torchrun is not None and not is_delivered:
             self.torchrun.send_signal(number)
-        self._telemetry.send(messages.Interrupted(signal=number.name, at_ns=time.time_ns()))
+        self._telemetry.link.send(messages.Interrupted(signal=number.name, at_ns=time.time_ns()))
 
     def on_suspend(self, is_from_terminal: bool) -> None:
         """Ctrl-Z: stop everything that trains, then ourselves; go on when we are resumed."""

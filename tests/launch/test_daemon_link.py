@@ -35,14 +35,14 @@ def hello_of(*, node_rank: int = 0, is_owner: bool = True) -> Callable[[], messa
 
 
 def link_to(port: int, *, token: str = "a secret", node_rank: int = 0, is_owner: bool = True) -> DaemonLink:
-    return DaemonLink(
-        host="127.0.0.1",
-        port=port,
+    link = DaemonLink(
         token=lambda: token,
         hello=hello_of(node_rank=node_rank, is_owner=is_owner),
         on_salvage_ack=lambda ack: None,
         on_notice=lambda text: None,
     )
+    link.connect("127.0.0.1", port)
+    return link
 
 
 def rank_started(local_rank: int) -> messages.RankStarted:

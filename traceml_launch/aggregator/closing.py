@@ -42,8 +42,8 @@ class Closing:
 async def close_run(node: Node, training: TrainingEnd, report: NodeReport, *, ended_s: float) -> Closing:
     """This node has ended (`ended_s`, on the loop's clock) and has said so."""
     if not node.assignment.is_owner:
-        if node.telemetry.is_welcome:
-            await node.telemetry.wait_node_end_taken(timeout_s=_left(node, PEER_S))
+        if node.telemetry.link.is_welcome:
+            await unless(node.telemetry.link.node_end_taken.wait(), timeout_s=_left(node, PEER_S))
         return Closing()
     final = await _await_reports(node, ended_s)
     if node.assignment.folder is None or node.manifest is None:
@@ -65,7 +65,7 @@ async def _await_reports(node: Node, ended_s: float) -> messages.RunFinalized | 
     """Wait for them within the budget; less after a signal, and within what `--grace-sec` leaves."""
     if not node.telemetry.is_alive and node.telemetry.state != "finished":
         return None
-    is_stranger = node.assignment.folder is None and not node.telemetry.is_welcome
+    is_stranger = node.assignment.folder is None and not node.telemetry.link.is_welcome
     until_s = ended_s + (PEER_S if is_stranger else _budget_s(node))
     left_s = _left(node, until_s - asyncio.get_running_loop().time())
     final = await unless(node.telemetry.finalized(timeout_s=left_s), node.hurried)

@@ -33,21 +33,21 @@ Hello = Callable[[], messages.NodeHello]
 
 
 class DaemonLink:
-    """Connects, and connects again, until closed. All methods belong to the loop's thread."""
+    """From `connect` on it connects, again and again, until closed. All methods belong to the loop's thread."""
 
     def __init__(
         self,
         *,
-        host: str,
-        port: int,
         token: Callable[[], str],
         hello: Hello,
         on_salvage_ack: Callable[[messages.SalvageAck], None],
         on_notice: Callable[[str], None],
         trust: tuple[str, str] | None = None,
     ) -> None:
-        """`trust`: (file, name) as in `TlsTrust`; null: nothing is encrypted. Raises ConfigError: it is not there."""
-        """`token` is asked on every connection: it may be found later than the daemon; empty: there is none."""
+        """`token` is asked on every connection: it may be found later than the daemon; empty: there is none.
+
+        `trust`: (file, name) as in `TlsTrust`; null: nothing is encrypted. Raises ConfigError: it is not there.
+        """
         loop = asyncio.get_running_loop()
         self.welcome: asyncio.Future[messages.Welcome] = loop.create_future()
         """Set at the first welcome; an exception (`Refused`, `ProtocolError`) where we are not let in."""
@@ -55,12 +55,10 @@ class DaemonLink:
         self.node_end_taken = asyncio.Event()
         self.unresponsive = asyncio.Event()
         self.connected = asyncio.Event()
-        self.lost = asyncio.Event()
-        """Set from the end of a connection to the next one."""
-        self.num_connections = 0
         self.clock_offset_ns = 0
         self.clock_bound_ns = -1
-        self._host, self._port, self._token = host, port, token
+        self.host, self.port = "", 0
+        self._token = token
         self._encryption = _encryption(trust)
         self._hello = hello
         self._on_salvage_ack = on_salvage_ack
@@ -72,7 +70,18 @@ class DaemonLink:
         self._has_said_end = False
         self._node_index: int | None = None
         """As the first welcome said: a daemon that was started again must not hand out another."""
-        self._tasks = [loop.create_task(self._stay_connected()), loop.create_task(self._ping())]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_welcome(self) -> bool:
+        """Whether a daemon has let us in."""
+        welcome = self.welcome
+        return welcome.done() and not welcome.cancelled() and welcome.exception() is None
+
+    def connect(self, host: str, port: int) -> None:
+        """A daemon listens there, or will. Once."""
+        self.host, self.port = host, port
+        self._tasks = [asyncio.ensure_future(each) for each in (self._stay_connected(), self._ping())]
 
     def send(self, message: messages.Message) -> None:
         """Say it now or as soon as there is a connection, and again on every later one."""
@@ -128,7 +137,6 @@ class DaemonLink:
             if self.welcome.done() and self.connected.is_set():
                 backoff_s = 0.05
             self.connected.clear()
-            self.lost.set()
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
             backoff_s = min(MAX_BACKOFF_S, backoff_s * 2)
 
@@ -143,8 +151,6 @@ class DaemonLink:
             self._writer = writer
             for data in self._journal:
                 writer.write(data)
-            self.num_connections += 1
-            self.lost.clear()
             self.connected.set()
             while (message := await frames.next()) is not None:
                 self._take(message)
@@ -154,7 +160,7 @@ class DaemonLink:
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
-            return await asyncio.open_connection(self._host, self._port, **self._encryption)
+            return await asyncio.open_connection(self.host, self.port, **self._encryption)
         except ssl.SSLError as error:
             from traceml_client.protocol.tls import is_final, why_not
 

@@ -16,9 +16,9 @@ from traceml_launch.waiting import unless
 
 SALVAGE_S: Final = 10.0
 """65,536 records of each of eight ranks take about a second; past this the recorders are kept as files."""
-MAX_REPLACED: Final = 3
-REPLACED_S: Final = 15.0
-"""Ten seconds until it counts as silent, and what a start takes."""
+REPLACED_S: Final = 45.0
+"""For our own daemon: three times the ten seconds until it counts as silent, and what a start takes."""
+RETRY_S: Final = 0.1
 TAIL_BYTES: Final = 64 * 1024
 TAILS_A_MESSAGE: Final = 8
 """512 KiB, half of what a frame may hold."""
@@ -40,29 +40,19 @@ class HandingIn:
         if not worker.record.is_marker_sent:
             # At once, while we live: what it recorded last is evidence.
             self._keep([worker])
-        task = asyncio.get_running_loop().create_task(self._settle(worker))
+        task = asyncio.get_running_loop().create_task(self._settle(worker, SALVAGE_S))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
         """Training is over: return when the records of all its dead ranks are with the daemon or in files."""
         await self._guarded(*self._tasks)
-        # Once more for those that died while the connection was down; the daemon may be about to be back.
-        if left := self._left():
-            await self._telemetry.connected(timeout_s=SALVAGE_S)
-        connection = self._telemetry.num_connections
-        await self._guarded(*(self._settle(worker) for worker in left))
-        # A daemon that takes nothing is found out by its pings, and another one started, a few times.
-        for _ in range(MAX_REPLACED):
-            left = self._left()
-            if not left or not await self._telemetry.replaced(after=connection, timeout_s=REPLACED_S):
-                break
-            connection = self._telemetry.num_connections
-            await self._guarded(*(self._settle(worker) for worker in left))
+        # Once more for those that died while the connection was down, or that a silent daemon did not take: it is
+        # found out by its pings, and another one started.
+        timeout_s = SALVAGE_S if self._telemetry.process is None else REPLACED_S
+        left = [each for each in self._workers if each.ring is not None]
+        await self._guarded(*(self._settle(worker, timeout_s) for worker in left))
         self.keep_unstored()
-
-    def _left(self) -> list[Worker]:
-        return [each for each in self._workers if each.ring is not None and not self._salvage.is_complete(each)]
 
     def keep_unstored(self) -> None:
         """Keep the recorders of all ranks whose records or marker the daemon is not known to have stored."""
@@ -74,16 +64,23 @@ class HandingIn:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _settle(self, worker: Worker) -> None:
-        telemetry, link = self._telemetry, self._telemetry.link
+    async def _settle(self, worker: Worker, timeout_s: float) -> None:
         try:
-            if not self._salvage.is_complete(worker) and link is not None and link.connected.is_set():
-                await unless(self._salvage.hand_in(worker, link), telemetry.ended, timeout_s=SALVAGE_S)
+            if self._telemetry.link.is_welcome:
+                await unless(self._hand_in(worker), self._telemetry.ended, timeout_s=timeout_s)
         finally:
             if not self._is_stored(worker):
                 self._keep([worker])
             worker.is_settled = True
             self._workers.retire_settled()
+
+    async def _hand_in(self, worker: Worker) -> None:
+        """Over one connection after another, until the daemon has it all."""
+        link = self._telemetry.link
+        while not self._salvage.is_complete(worker):
+            await link.connected.wait()
+            if not await self._salvage.hand_in(worker, link):
+                await asyncio.sleep(RETRY_S)
 
     async def _guarded(self, *work: Awaitable[None]) -> None:
         """An error of ours with one rank is said, and costs the others nothing."""

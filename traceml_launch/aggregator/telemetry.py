@@ -27,25 +27,24 @@ class Telemetry:
     def __init__(
         self,
         *,
+        token: Callable[[], str],
         hello: Hello,
         on_salvage_ack: Callable[[messages.SalvageAck], None],
         on_problem: Callable[[str], None],
         trust: tuple[str, str] | None = None,
     ) -> None:
-        """`trust`: (file, name) as in `TlsTrust`; null: nothing is encrypted."""
+        """As for `DaemonLink`. Raises ConfigError."""
         self.state: State = "starting"
-        self.link: DaemonLink | None = None
-        self.host, self.port = "", 0
+        self.link = DaemonLink(
+            token=token, hello=hello, on_salvage_ack=on_salvage_ack, on_notice=on_problem, trust=trust
+        )
+        self.link.welcome.add_done_callback(self._on_welcome)
         self.started = asyncio.Event()
         """Set once it is known where the daemon is, or that there is none."""
         self.ended = asyncio.Event()
         """Set once our own daemon is gone for good, for whatever reason."""
-        self._hello = hello
-        self._on_salvage_ack = on_salvage_ack
         self._on_problem = on_problem
-        self._trust = trust
         self._own: KeptDaemon | None = None
-        self._unsent: list[messages.Message] = []
         self._watch: asyncio.Task[None] | None = None
 
     @property
@@ -62,78 +61,33 @@ class Telemetry:
         """Of our own daemon, once it is reaped; negative for a signal."""
         return self._own.exit_code if self._own is not None else None
 
-    @property
-    def is_welcome(self) -> bool:
-        """Whether a daemon has let us in."""
-        welcome = self.link.welcome if self.link is not None else None
-        return welcome is not None and welcome.done() and welcome.exception() is None
-
-    @property
-    def num_connections(self) -> int:
-        """How many there were; each may be to another daemon."""
-        return self.link.num_connections if self.link is not None else 0
-
     def disable(self) -> None:
         """There is none, as the user wants it."""
         self._give_up("disabled")
 
-    def own(self, start: Start, *, host: str, token: Callable[[], str]) -> None:
+    def own(self, start: Start, *, host: str) -> None:
         """Start our own daemon, wait for its ready line, then keep it and a connection to it. Raises OSError."""
         self._own = KeptDaemon(start, on_problem=self._on_problem)
-        self._watch = asyncio.get_running_loop().create_task(self._watch_own(self._own, host, token))
+        self._watch = asyncio.get_running_loop().create_task(self._watch_own(self._own, host))
 
-    def join(self, *, host: str, port: int, token: Callable[[], str]) -> None:
+    def join(self, *, host: str, port: int) -> None:
         """Use a daemon that somebody else started, or will start."""
-        self._open_link(host, port, token)
+        self.link.connect(host, port)
+        self.state = "serving"
+        self.started.set()
 
     def fail(self, why: str) -> None:
         """It cannot be had at all."""
         self._on_problem(f"training runs without telemetry: {why}")
         self._give_up("unreachable")
 
-    def send(self, message: messages.Message) -> None:
-        """Say it as soon as there is a connection; nowhere if there never will be."""
-        if self.link is not None:
-            self.link.send(message)
-        elif self.is_alive:
-            self._unsent.append(message)
-
     async def welcome(self, *, timeout_s: float) -> messages.Welcome | None:
         """The daemon's welcome; null if it takes longer or never comes. Raises Refused and ProtocolError."""
-        return await unless(self._welcome(), timeout_s=timeout_s)
-
-    async def _welcome(self) -> messages.Welcome | None:
-        await self.started.wait()
-        return await asyncio.shield(self.link.welcome) if self.link is not None else None
-
-    async def connected(self, *, timeout_s: float) -> bool:
-        """Whether a daemon that let us in once is there, or comes back within that time."""
-        if not self.is_welcome or self.link is None:
-            return False
-        return bool(await unless(self.link.connected.wait(), self.ended, timeout_s=timeout_s))
-
-    async def replaced(self, *, after: int, timeout_s: float) -> bool:
-        """Whether another of our own daemons has let us in, since connection `after` or within that time."""
-        if self._own is None or self.link is None:
-            return False
-        is_another = self.link.num_connections > after
-        if not is_another:
-            is_another = bool(await unless(self.link.lost.wait(), self.ended, timeout_s=timeout_s))
-        return is_another and await self.connected(timeout_s=timeout_s)
-
-    async def wait_node_end_taken(self, *, timeout_s: float) -> None:
-        """Another node's daemon has stored that this node has ended."""
-        if self.link is not None:
-            await unless(self.link.node_end_taken.wait(), timeout_s=timeout_s)
+        return await unless(asyncio.shield(self.link.welcome), self.ended, timeout_s=timeout_s)
 
     async def finalized(self, *, timeout_s: float) -> messages.RunFinalized | None:
         """The reports are written; null if that takes longer, or if our own daemon is gone before."""
-        return await unless(self._finalized(), self.ended, timeout_s=timeout_s)
-
-    async def _finalized(self) -> messages.RunFinalized | None:
-        # A short training may be over before the daemon is ready.
-        await self.started.wait()
-        return await asyncio.shield(self.link.finalized) if self.link is not None else None
+        return await unless(asyncio.shield(self.link.finalized), self.ended, timeout_s=timeout_s)
 
     async def end_own(self, *, is_finalized: bool) -> None:
         """Reap our own daemon: it exits by itself after its reports; one that does not is ended."""
@@ -152,42 +106,23 @@ class Telemetry:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
-        if self.link is not None:
-            await self.link.close()
+        await self.link.close()
         if self._own is not None:
             self._own.close()
 
-    async def _watch_own(self, own: KeptDaemon, host: str, token: Callable[[], str]) -> None:
+    async def _watch_own(self, own: KeptDaemon, host: str) -> None:
         answer = await own.first_answer()
         if isinstance(answer, DaemonFailed):
             self.fail(f"the aggregator did not start: {answer.error}")
             return
-        ending = await own.watch(self._open_link(host, answer.port, token), port=answer.port)
+        self.join(host=host, port=answer.port)
+        ending = await own.watch(self.link, port=answer.port)
         if ending == "finished":
             self.state = "finished"
         elif self.state == "serving":
             self._on_problem(f"the aggregator is given up (exit code {own.exit_code}); training goes on")
             self._give_up(ending)
         self.ended.set()
-
-    def _open_link(self, host: str, port: int, token: Callable[[], str]) -> DaemonLink:
-        self.host, self.port = host, port
-        self.link = DaemonLink(
-            host=host,
-            port=port,
-            token=token,
-            hello=self._hello,
-            on_salvage_ack=self._on_salvage_ack,
-            on_notice=self._on_problem,
-            trust=self._trust,
-        )
-        for message in self._unsent:
-            self.link.send(message)
-        self._unsent.clear()
-        self.link.welcome.add_done_callback(self._on_welcome)
-        self.state = "serving"
-        self.started.set()
-        return self.link
 
     def _on_welcome(self, welcome: asyncio.Future[messages.Welcome]) -> None:
         error = None if welcome.cancelled() else welcome.exception()
@@ -196,7 +131,6 @@ class Telemetry:
 
     def _give_up(self, state: State) -> None:
         self.state = state
-        self._unsent.clear()
         self.started.set()
         if self._own is None or state == "unreachable":
             self.ended.set()

@@ -40,6 +40,10 @@ def not_checkable(why: str) -> CheckResult:
     return CheckResult("cannot be checked here", why)
 
 
+class NotCheckable(Exception):
+    """This machine, or the evidence, does not tell; the text says what is missing."""
+
+
 def printable(text: str) -> str:
     """Text of a log on one line of a terminal, without control characters."""
     return "".join(char if char.isprintable() else "?" for char in text)
@@ -68,14 +72,18 @@ class Case:
             return next(iter(self.nodes.values()))
         return self.nodes.get(self.report.node_rank) if self.report.node_rank is not None else None
 
-    def values(self) -> list[str]:
-        """What the check is about, read from the evidence: of the first text and pattern that tell it."""
+    def values(self, what: str) -> list[str]:
+        """What the check is about, read from the evidence: of the first text and pattern that tell it.
+
+        Raises:
+            NotCheckable: there is none; `what` names it in the sentence.
+        """
         for text in texts(self):
             for pattern in self.check.find:
                 found = [":".join(match.groups()) for match in re.finditer(pattern, text)]
                 if found:
                     return list(dict.fromkeys(found))[:_MAX_VALUES]
-        return []
+        raise NotCheckable(f"the evidence names no {what}")
 
     def has_in_evidence(self, pattern: str) -> bool:
         return any(re.search(pattern, text) for text in texts(self))

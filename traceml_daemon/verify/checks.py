@@ -11,7 +11,7 @@ from typing import Final
 from traceml_daemon.report.form import FailureReport
 from traceml_daemon.triage.entry import CatalogEntry, CheckKind
 from traceml_daemon.verify import files, gpus, limits, ports, programs
-from traceml_daemon.verify.case import Case, CheckResult, gone, not_checkable, read_case
+from traceml_daemon.verify.case import Case, CheckResult, NotCheckable, gone, not_checkable, read_case
 
 CHECKS: Final[dict[CheckKind, Callable[[Case], CheckResult]]] = {
     "memory_limit": limits.memory_limit,
@@ -59,7 +59,10 @@ def verify(
         return not_checkable(f"it failed on {host} and this is {socket.gethostname()} (--here checks this one)")
     if entry.verify.when is not None and not case.has_in_evidence(entry.verify.when):
         return not_checkable("the evidence does not say which resource it was")
-    result = CHECKS[entry.verify.kind](case)
+    try:
+        result = CHECKS[entry.verify.kind](case)
+    except NotCheckable as error:
+        result = not_checkable(str(error))
     if report.confidence == "unknown":
         return not_checkable(f"the cause is not certain; {result.why}")
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -10,12 +11,11 @@ import shutil
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from traceml_daemon.report.text import size_text
-from traceml_daemon.verify.case import Case, CheckResult, gone, not_checkable, printable, still_there
+from traceml_daemon.verify.case import Case, CheckResult, NotCheckable, gone, not_checkable, printable, still_there
 
 _MIB: Final = 1024 * 1024
 _MAX_READ_BYTES: Final = 2 * 1024 * _MIB
@@ -26,9 +26,7 @@ _MAX_HEADER_BYTES: Final = 100 * _MIB
 
 
 def path_exists(case: Case) -> CheckResult:
-    paths, refusal = _absolute_paths(case)
-    if refusal:
-        return refusal
+    paths = _absolute_paths(case)
     missing = [path for path in paths if not _exists(path)]
     if missing:
         return still_there(f"{_shown(missing)} not on this host")
@@ -37,10 +35,7 @@ def path_exists(case: Case) -> CheckResult:
 
 def path_permitted(case: Case) -> CheckResult:
     """As the user who asks; whether the run wanted to read or to write is not known, so both count."""
-    paths, refusal = _absolute_paths(case)
-    if refusal:
-        return refusal
-    path = paths[0]
+    path = _absolute_paths(case)[0]
     place = path if _exists(path) else path.parent
     if not _exists(place):
         return not_checkable(f"{_name(path)} is not on this host, nor is its folder")
@@ -57,10 +52,10 @@ def free_space(case: Case) -> CheckResult:
     """The volume of the path in the evidence, else that of the run folder."""
     if case.has_in_evidence(_FILE_TOO_LARGE):
         return _file_size_limit()
-    named = [Path(value) for value in case.values() if value.startswith("/")]
-    place = next((parent for parent in _with_parents(named[:1]) if _exists(parent)), None)
-    is_named = place is not None
-    place = place or case.run_dir
+    place, is_named = case.run_dir, False
+    with contextlib.suppress(NotCheckable):
+        path = _absolute_paths(case)[0]
+        place, is_named = next(parent for parent in (path, *path.parents) if _exists(parent)), True
     usage, inodes = shutil.disk_usage(place), os.statvfs(place)
     where = f"the volume of {_name(place)}"
     if usage.free < case.check.at_least_mib * _MIB:
@@ -81,15 +76,8 @@ def _file_size_limit() -> CheckResult:
 
 def file_whole(case: Case) -> CheckResult:
     """Of archives and safetensors, without torch and without unpickling anything."""
-    paths, refusal = _absolute_paths(case)
-    if refusal:
-        return refusal
-    results = [_file_whole(path) for path in paths]
-    for state in ("still there", "cannot be checked here", "gone"):
-        for result in results:
-            if result.state == state:
-                return result
-    return not_checkable("the evidence names no file")
+    order = ("still there", "cannot be checked here", "gone")
+    return min(map(_file_whole, _absolute_paths(case)), key=lambda result: order.index(result.state))
 
 
 def _file_whole(path: Path) -> CheckResult:
@@ -156,20 +144,12 @@ def _safetensors(path: Path, start: bytes, size: int) -> str:
     return f"its size fits its header of {len(ends)} tensors"
 
 
-def _absolute_paths(case: Case) -> tuple[list[Path], CheckResult | None]:
-    values = case.values()
+def _absolute_paths(case: Case) -> list[Path]:
+    values = case.values("path")
     paths = [Path(value) for value in values if value.startswith("/") and "\0" not in value]
-    if paths:
-        return paths, None
-    if values:
-        return [], not_checkable(f"{printable(values[0])} is relative to a folder that the evidence does not name")
-    return [], not_checkable("the evidence names no path")
-
-
-def _with_parents(paths: Iterable[Path]) -> Iterable[Path]:
-    for path in paths:
-        yield path
-        yield from path.parents
+    if not paths:
+        raise NotCheckable(f"{printable(values[0])} is relative to a folder that the evidence does not name")
+    return paths
 
 
 def _exists(path: Path) -> bool:

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from traceml_daemon.verify.case import Case, CheckResult, gone, not_checkable, still_there
+from traceml_daemon.verify.case import Case, CheckResult, NotCheckable, gone, not_checkable, still_there
 
 _QUERY_TIMEOUT_S: Final = 30
 _DEVICES: Final = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
@@ -20,8 +20,6 @@ _TORCH_CUDA: Final = re.compile(r"^cuda\b[^=]*= (?:None|'(\d+)\.(\d+)')", re.MUL
 def gpu_count(case: Case) -> CheckResult:
     """Against the workers of the failed run."""
     visible = _visible(case)
-    if visible is None:
-        return not_checkable("nvidia-smi does not answer here")
     if case.nproc_per_node is None:
         return not_checkable(f"{visible} GPUs are visible; how many workers the run had is not known")
     found = f"{visible} GPUs are visible here and the run had {case.nproc_per_node} workers on a node"
@@ -32,12 +30,13 @@ def gpu_present(case: Case) -> CheckResult:
     build = _torch_build()
     if build is not None and build.cuda is None and not build.is_rocm:
         return still_there(f"torch {build.version} here is built for the CPU only")
-    visible = _visible(case)
-    if visible is not None:
-        return gone(f"{visible} GPUs are visible here") if visible else still_there("no GPU is visible here")
-    if any(Path(device).exists() for device in _DEVICES):
-        return not_checkable("there is a GPU device here and nvidia-smi does not answer")
-    return still_there("this host has no GPU device and no nvidia-smi")
+    try:
+        visible = _visible(case)
+    except NotCheckable:
+        if any(Path(device).exists() for device in _DEVICES):
+            return not_checkable("there is a GPU device here and nvidia-smi does not answer")
+        return still_there("this host has no GPU device and no nvidia-smi")
+    return gone(f"{visible} GPUs are visible here") if visible else still_there("no GPU is visible here")
 
 
 def gpu_driver(case: Case) -> CheckResult:
@@ -53,8 +52,6 @@ def gpu_driver(case: Case) -> CheckResult:
 
 def gpu_unused(case: Case) -> CheckResult:
     rows = _query("--query-gpu=index,compute_mode")
-    if rows is None:
-        return not_checkable("nvidia-smi does not answer here")
     if any(mode == "Prohibited" for _, mode in rows):
         return still_there("a GPU here is in compute mode Prohibited")
     exclusive = [index for index, mode in rows if mode.startswith("Exclusive")]
@@ -66,27 +63,23 @@ def gpu_unused(case: Case) -> CheckResult:
 def gpu_health(case: Case) -> CheckResult:
     """Errors can be seen to be there; that a GPU is sound cannot be seen from outside."""
     rows = _query("--query-gpu=index,ecc.errors.uncorrected.volatile.total")
-    if rows is None:
-        return not_checkable("nvidia-smi does not answer here")
     for index, errors in rows:
         if errors.isdecimal() and int(errors):
             return still_there(f"GPU {index} counts {errors} uncorrected memory errors since its last reset")
     return not_checkable(f"{len(rows)} GPUs count no uncorrected memory error since their last reset; dcgmi diag tests")
 
 
-def _visible(case: Case) -> int | None:
-    """GPUs that a rank would see; null where nvidia-smi does not answer."""
+def _visible(case: Case) -> int:
+    """GPUs that a rank would see. Raises NotCheckable."""
     rows = _query("--query-gpu=index")
-    if rows is None:
-        return None
     chosen = case.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return len(rows)
     return min(len(rows), len([device for device in chosen.split(",") if device.strip() not in ("", "-1")]))
 
 
-def _query(what: str) -> list[list[str]] | None:
-    """Rows of a query of nvidia-smi; the words are ours."""
+def _query(what: str) -> list[list[str]]:
+    """Rows of a query of nvidia-smi; the words are ours. Raises NotCheckable."""
     try:
         asked = subprocess.run(
             ["nvidia-smi", what, "--format=csv,noheader,nounits"],
@@ -96,7 +89,7 @@ def _query(what: str) -> list[list[str]] | None:
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
-        return None
+        raise NotCheckable("nvidia-smi does not answer here") from None
     return [[field.strip() for field in line.split(",")] for line in asked.stdout.splitlines() if line.strip()]
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import psutil
 
-from traceml_daemon.verify.case import Case, CheckResult, gone, not_checkable, printable, still_there
+from traceml_daemon.verify.case import Case, CheckResult, NotCheckable, gone, not_checkable, printable, still_there
 
 _CONNECT_TIMEOUT_S: Final = 2.0
 _MAX_PORT: Final = 65535
@@ -18,8 +18,6 @@ _MAX_PORT: Final = 65535
 def port_free(case: Case) -> CheckResult:
     """Binds the port as a server would, and lets go of it."""
     port = _port(case)
-    if port is None:
-        return not_checkable("the evidence names no port")
     error = _bind(port)
     if error is None:
         return gone(f"port {port} is free on this host: it could be bound")
@@ -30,8 +28,6 @@ def port_free(case: Case) -> CheckResult:
 
 def port_permitted(case: Case) -> CheckResult:
     port = _port(case)
-    if port is None:
-        return not_checkable("the evidence names no port")
     if _bind(port) in (errno.EACCES, errno.EPERM):
         return still_there(f"this user may not bind port {port}")
     return gone(f"this user may bind port {port}")
@@ -39,9 +35,7 @@ def port_permitted(case: Case) -> CheckResult:
 
 def rendezvous_address(case: Case) -> CheckResult:
     """Connects only to this host: other machines are not ours to knock at."""
-    found = case.values()
-    if not found:
-        return not_checkable("the evidence names no address with a port")
+    found = case.values("address with a port")
     host, _, port_text = found[0].replace(", ", ":").rpartition(":")
     host, shown = host.strip("'\"[]"), printable(found[0])
     if not port_text.isdecimal() or not 0 < int(port_text) <= _MAX_PORT:
@@ -67,9 +61,11 @@ def is_own_host(host: str) -> bool:
     return address.is_loopback or str(address) in own
 
 
-def _port(case: Case) -> int | None:
-    found = [int(value) for value in case.values() if value.isdecimal()]
-    return found[0] if found and 0 < found[0] <= _MAX_PORT else None
+def _port(case: Case) -> int:
+    found = [int(value) for value in case.values("port") if value.isdecimal()]
+    if not found or not 0 < found[0] <= _MAX_PORT:
+        raise NotCheckable("the evidence names no port")
+    return found[0]
 
 
 def _bind(port: int) -> int | None:

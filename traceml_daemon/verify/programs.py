@@ -21,10 +21,7 @@ _MAX_FOLDERS: Final = 50
 
 def module_found(case: Case) -> CheckResult:
     """In the Python that runs us, which is the one that `traceml run` gives to torchrun, and beside the script."""
-    found = case.values()
-    if not found:
-        return not_checkable("the evidence names no module, only something inside one")
-    name = found[0].strip(".")
+    name = case.values("module, only something inside one")[0].strip(".")
     if not all(part.isidentifier() for part in name.split(".")):
         return not_checkable(f"{printable(name)} is no name of a module")
     other = _other_python(case)
@@ -36,16 +33,11 @@ def module_found(case: Case) -> CheckResult:
 
 
 def command_found(case: Case) -> CheckResult:
-    found = case.values()
-    if not found:
-        return not_checkable("the evidence names no command")
-    name = found[0]
-    if "/" in name:
-        path = Path(name)
-        if not path.is_absolute():
-            return not_checkable(f"{printable(name)} is relative to a folder that the evidence does not name")
-        return gone(f"{printable(name)} is a file") if path.is_file() else still_there(f"{printable(name)} is no file")
-    if name.endswith(".py"):
+    name = case.values("command")[0]
+    if name.startswith("/"):
+        is_file = Path(name).is_file()
+        return gone(f"{printable(name)} is a file") if is_file else still_there(f"{printable(name)} is no file")
+    if "/" in name or name.endswith(".py"):
         return not_checkable(f"{printable(name)} is relative to a folder that the evidence does not name")
     place = shutil.which(name, path=case.environ.get("PATH", os.defpath))
     if place is None:

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from traceml_client.protocol import messages
 from traceml_client.protocol.errors import RemoteProtocolError
-from traceml_client.protocol.messages import (
-    MARKER_STREAM,
-    Ack,
-    Ping,
-    Pong,
-    RankFailed,
-    RankFinished,
-    Records,
-    ToDaemon,
-)
+from traceml_client.protocol.messages import Ack, Ping, RankFinished, Records, ToDaemon
 from traceml_daemon.core import events as ev
 
 if TYPE_CHECKING:
@@ -44,7 +36,7 @@ class RankPeer:
             self._answer(message)
         elif isinstance(message, RankFinished):
             self._finish(message)
-        elif isinstance(message, RankFailed):
+        elif isinstance(message, messages.RankFailed):
             self._slot.take_error(message.error)
             self._session.keep(self._slot)
         else:
@@ -62,7 +54,7 @@ class RankPeer:
 
     def _answer(self, ping: Ping) -> None:
         slot, wall_ns = self._slot, self._session.clock.wall_ns()
-        self._connection.send(Pong(ping.sent_ns, wall_ns))
+        self._connection.send(messages.Pong(ping.sent_ns, wall_ns))
         if 0 <= ping.clock_bound_ns < _MAX_INTEGER and abs(ping.clock_offset_ns) < _MAX_INTEGER:
             slot.clock_offset_ns, slot.clock_bound_ns = ping.clock_offset_ns, ping.clock_bound_ns
         slot.hear(wall_ns)
@@ -85,4 +77,4 @@ class RankPeer:
 
     def _acknowledge(self) -> None:
         """Only now may it exit: a daemon that is killed from here on still knows that it finished."""
-        self._connection.send(Ack(MARKER_STREAM, 0))
+        self._connection.send(Ack(messages.MARKER_STREAM, 0))

@@ -13,14 +13,7 @@ MAX_PEERS: Final = 256
 MAX_LINES: Final = 100
 """Lines written about refused peers in the life of a daemon; counting goes on."""
 NOT_FRAMES: Final = frozenset(
-    {
-        "handshake_timeout",
-        "too_many_connections",
-        "does_not_read",
-        "slowed_down",
-        "tls_required",
-        messages.UNKNOWN_NODE,
-    }
+    {"handshake_timeout", messages.TOO_MANY, "does_not_read", "slowed_down", "tls_required", messages.UNKNOWN_NODE}
 )
 """Reasons that count a connection and no frame."""
 

@@ -101,9 +101,8 @@ class Roster:
                 has_proven=has_proven,
             )
         elif not node.is_process(hello):
-            raise NotAdmitted(
-                messages.SLOT_TAKEN, f"node rank {index} of this run is held by a launcher on {node.host}"
-            )
+            detail = f"node rank {index} of this run is held by a launcher on {node.host}"
+            raise NotAdmitted(messages.SLOT_TAKEN, detail)
         node.local_world_size = hello.local_world_size or node.local_world_size
         node.has_proven |= has_proven
         return node
@@ -188,14 +187,9 @@ class Roster:
             return slot
         node = self.nodes.get(node_index)
         local = node.local_world_size if node is not None else self._config.nproc_per_node
-        place = RankPlace(
-            rank=end.rank,
-            world_size=max(end.rank + 1, self._config.nnodes * self._config.nproc_per_node),
-            local_world_size=max(local, end.local_rank + 1),
-            torch_restart_count=end.torch_restart_count,
-            host=host,
-            pid=end.pid,
-        )
+        world_size = max(end.rank + 1, self._config.nnodes * self._config.nproc_per_node)
+        local_world_size = max(local, end.local_rank + 1)
+        place = RankPlace(end.rank, world_size, local_world_size, end.torch_restart_count, host, end.pid)
         return self.add(incarnation, place, start_ticks=0)
 
     def _check_belongs(self, hello: RankHello) -> None:
@@ -206,17 +200,15 @@ class Roster:
             if node is None:
                 raise NotAdmitted(messages.UNKNOWN_NODE, f"the run has no node {hello.node_index} yet")
             if node.local_world_size and hello.local_rank >= node.local_world_size:
-                raise NotAdmitted(
-                    messages.UNKNOWN_RANK, f"node {hello.node_index} has no local rank {hello.local_rank}"
-                )
+                detail = f"node {hello.node_index} has no local rank {hello.local_rank}"
+                raise NotAdmitted(messages.UNKNOWN_RANK, detail)
             return
         if not config.is_direct:
             raise NotAdmitted(messages.UNKNOWN_RANK, "the ranks of this run are started by its launchers")
         expected = config.nnodes * config.nproc_per_node
         if expected and hello.world_size != expected:
-            raise NotAdmitted(
-                messages.UNKNOWN_RANK, f"the run has {expected} ranks, not {hello.world_size}: see --nproc-per-node"
-            )
+            detail = f"the run has {expected} ranks, not {hello.world_size}: see --nproc-per-node"
+            raise NotAdmitted(messages.UNKNOWN_RANK, detail)
 
     def _incarnation_of(self, hello: RankHello) -> Incarnation:
         if hello.node_index != NUMBER_ME and hello.attempt != NUMBER_ME:

@@ -95,10 +95,6 @@ class StepCells:
             more = np.vstack([rows[:, :missing], waited[:missing]])
             self.early_ns = np.concatenate([self.early_ns, more], axis=1)
 
-    def mean_ms(self) -> Floats:
-        """Shape (CELL_ROWS, cells); NaN where a cell has no step."""
-        return _per_step(self.total_ns, self.counts)
-
     def median_step_ms(self) -> Floats:
         """NaN where a cell has no step."""
         return _per_step(self._median_ns, self.counts)

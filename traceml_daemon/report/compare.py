@@ -14,18 +14,9 @@ import msgspec
 
 from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_daemon.report import bootstrap
+from traceml_daemon.report import compare_form as form
 from traceml_daemon.report.bootstrap import PhaseSpreads, Spread, read_stretches
-from traceml_daemon.report.compare_form import (
-    Basis,
-    ComparedFindings,
-    ComparedRun,
-    Comparison,
-    Interval,
-    MeanChange,
-    PhaseChange,
-    TailChange,
-    Verdict,
-)
+from traceml_daemon.report.compare_form import PhaseChange, Verdict
 from traceml_daemon.report.compare_text import caveats, refusal, why
 from traceml_daemon.report.form import PHASE_NAMES, PhaseTimes
 from traceml_daemon.report.measurements import Measurements
@@ -41,10 +32,10 @@ _MATTERS: Final = 0.01
 
 class _Change(NamedTuple):
     change_pct: float | None
-    interval_pct: Interval | None
+    interval_pct: form.Interval | None
 
 
-def compare(dir_a: Path, dir_b: Path, *, margin_pct: float = MARGIN_PCT) -> Comparison:
+def compare(dir_a: Path, dir_b: Path, *, margin_pct: float = MARGIN_PCT) -> form.Comparison:
     """Blocks.
 
     Raises:
@@ -57,7 +48,7 @@ def compare(dir_a: Path, dir_b: Path, *, margin_pct: float = MARGIN_PCT) -> Comp
     if reason is not None:
         changes = [msgspec.structs.replace(change, verdict="inconclusive") for change in changes]
     step = changes[-1]
-    return Comparison(
+    return form.Comparison(
         verdict=step.verdict,
         why=reason or why(step.verdict, step, changes[:-1], margin_pct),
         margin_pct=margin_pct,
@@ -65,7 +56,7 @@ def compare(dir_a: Path, dir_b: Path, *, margin_pct: float = MARGIN_PCT) -> Comp
         b=_compared(b),
         step_time=step,
         phases=tuple(changes[:-1]),
-        findings=ComparedFindings(*(run.findings or (run.primary_diagnosis,) for run in (a, b))),
+        findings=form.ComparedFindings(*(run.findings or (run.primary_diagnosis,) for run in (a, b))),
         warnings=tuple(caveats(a, b)),
     )
 
@@ -103,8 +94,8 @@ def _phase_change(name: str, a: SavedRun, b: SavedRun, spread: PhaseSpreads | No
         b_p50_ms=in_b.p50_ms,
         change_pct=median.change_pct,
         interval_pct=median.interval_pct,
-        tail=TailChange(in_a.p95_ms, in_b.p95_ms, *_change(in_a.p95_ms, in_b.p95_ms, spread.tail)),
-        mean=MeanChange(in_a.mean_ms, in_b.mean_ms, *mean),
+        tail=form.TailChange(in_a.p95_ms, in_b.p95_ms, *_change(in_a.p95_ms, in_b.p95_ms, spread.tail)),
+        mean=form.MeanChange(in_a.mean_ms, in_b.mean_ms, *mean),
     )
 
 
@@ -116,7 +107,7 @@ def _phase_verdict(a: PhaseTimes, b: PhaseTimes, step: PhaseTimes | None, verdic
     return "same" if largest_ms < _MATTERS * step.p50_ms else verdict
 
 
-def judge(median: _Change, mean: _Change, margin_pct: float) -> tuple[Verdict, Basis]:
+def judge(median: _Change, mean: _Change, margin_pct: float) -> tuple[Verdict, form.Basis]:
     """By the median; by the mean where that is clear and the median is not, or feels nothing."""
     by_median, by_mean = _judge(median, margin_pct), _judge(mean, margin_pct)
     if {by_median, by_mean} == {"better", "worse"}:
@@ -161,8 +152,8 @@ def _percent(log: float) -> float:
     return round(100 * math.expm1(min(log, 100.0)), 3)
 
 
-def _compared(summary: SavedRun) -> ComparedRun:
+def _compared(summary: SavedRun) -> form.ComparedRun:
     status, section = summary.training.status, summary.step_time
-    return ComparedRun(
+    return form.ComparedRun(
         summary.run_name, summary.run_id, status, len(summary.ranks), section.window.steps, section.clock
     )

@@ -25,7 +25,7 @@ _HARMFUL: Final = sum(_THROTTLING)
 
 def gpus(samples: RankSamples, rank: int) -> Iterator[GpuSystem]:
     """By device, of one rank."""
-    usage, health = samples.values(GPU_SAMPLE), samples.values(GPU_HEALTH_SAMPLE)
+    usage, health = samples.values[GPU_SAMPLE], samples.values[GPU_HEALTH_SAMPLE]
     for device in np.unique(usage[0]).tolist():
         yield _gpu(rank, device, usage[:, usage[0] == device], health[:, health[0] == device])
 

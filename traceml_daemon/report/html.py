@@ -24,22 +24,6 @@ from traceml_daemon.report.text import collateral_text, outcome_lines, size_text
 MAX_RANK_ROWS: Final = 32
 """Of more ranks those that did not finish and the slowest are listed."""
 _CSS_OF: Final = {"info": "note", "warning": "warn", "critical": "bad"}
-_CSS_OF_TRAINING: Final = {"completed": "good", "failed": "bad"}
-_CSS_OF_TELEMETRY: Final = {"complete": "good", "failed": "bad"}
-_COLORS: Final = (
-    *((f"p-{name}", name) for name in ("h2d", "forward", "backward", "optimizer", "residual")),
-    ("p-input_wait", "input"),
-    *((f"h{level}", f"h{level}") for level in range(8)),
-    *enumerate(("forward", "input", "optimizer", "backward", "extra1", "extra2", "h2d", "residual")),
-    ("middle", "text"),
-    ("a-finished", "optimizer"),
-    ("a-failed", "h6"),
-    ("a-lost", "residual"),
-    ("death", "bad-text"),
-    ("stall", "h5"),
-    ("mark", "muted"),
-)
-"""Class of a shape to the variable that holds its colour; a number stands for a rank's line."""
 
 
 class _RankRow(NamedTuple):
@@ -54,22 +38,19 @@ class _RankRow(NamedTuple):
 def summary_html(summary: FinalSummary) -> str:
     """The whole page."""
     has_failed = summary.training.status != "completed"
-    rows = tuple(_rank_rows(summary))
+    shares = {name: times.share for name, times in summary.step_time.phases.items() if times and name != "step"}
     page: dict[str, Any] = {
         "summary": summary,
         "has_failed": has_failed,
         "outcome": tuple(outcome_lines(summary)),
-        "badges": tuple(_badges(summary)),
         "collateral": collateral_text(summary.failure) if summary.failure is not None else "",
         "others": tuple(found for found in summary.findings if found != summary.primary_diagnosis),
-        "tiles": tuple(_tiles(summary)),
         "charts": charts(summary),
         "window": step_caption(summary.step_time, has_failed=has_failed),
-        "rank_rows": rows,
-        "ranks_note": _ranks_note(summary, len(rows)),
+        "largest_phase": max(shares, key=lambda name: shares[name], default=None),
+        "rank_rows": tuple(_rank_rows(summary)),
         "telemetry": tuple(telemetry_lines(summary)),
         "css_of": _CSS_OF,
-        "colors": tuple((f"r{css}" if isinstance(css, int) else css, name) for css, name in _COLORS),
     }
     return _templates().get_template("report.html").render(page)
 
@@ -101,39 +82,11 @@ def charts(summary: FinalSummary) -> dict[str, Chart | None]:
 @cache
 def _templates() -> jinja2.Environment:
     folder = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-
-
-def _badges(summary: FinalSummary) -> Iterator[tuple[str, str]]:
-    training, telemetry = summary.training, summary.telemetry
-    yield _CSS_OF_TRAINING.get(training.status, "warn"), f"training {training.status}"
-    reason = f": {telemetry.reason}" if telemetry.reason else ""
-    yield _CSS_OF_TELEMETRY.get(telemetry.status, "warn"), f"telemetry {telemetry.status}{reason}"
-    if telemetry.ranks_missing:
-        yield "bad", f"{ranks_text(each.rank for each in telemetry.ranks_missing)} missing"
-
-
-def _tiles(summary: FinalSummary) -> Iterator[tuple[str, str, str]]:
-    """(name, value, what stands below it)."""
-    section = summary.step_time
-    step = section.phases.get("step")
-    if step is not None:
-        yield "Median step", f"{step.p50_ms:.4g} ms", f"p95 {step.p95_ms:.4g} ms"
-    if section.throughput_steps_per_s is not None:
-        yield "Throughput", f"{section.throughput_steps_per_s:.4g} steps/s", f"{section.window.steps:,} steps a rank"
-    shares = [(times.share, name) for name, times in section.phases.items() if times is not None and name != "step"]
-    if shares:
-        share, name = max(shares)
-        yield "Largest phase", name, f"{share:.1%} of the step"
-    memory = summary.memory.overall
-    if memory.peak_allocated_bytes is not None:
-        yield "Peak device memory", size_text(memory.peak_allocated_bytes), f"on rank {memory.peak_allocated_rank}"
-    if memory.peak_rss_bytes is not None:
-        yield "Peak memory", size_text(memory.peak_rss_bytes), f"resident, on rank {memory.peak_rss_rank}"
-    if summary.process.overall.cpu_percent is not None:
-        yield "CPU", f"{summary.process.overall.cpu_percent / 100:.3g} cores", "over all ranks"
+    environment.filters |= {"ranks_text": ranks_text, "size_text": size_text}
+    return environment
 
 
 def _rank_rows(summary: FinalSummary) -> Iterator[_RankRow]:
@@ -159,11 +112,3 @@ def _rank_rows(summary: FinalSummary) -> Iterator[_RankRow]:
 def _state(rank: RankSection) -> str:
     last = rank.attempts[-1]
     return last.state if last.exit_code in (None, 0) else f"exit code {last.exit_code}"
-
-
-def _ranks_note(summary: FinalSummary, num_rows: int) -> str:
-    telemetry = summary.telemetry
-    seen = f"{telemetry.ranks_expected} expected, {len(summary.ranks)} seen, {len(telemetry.ranks_finished)} finished"
-    if num_rows < len(summary.ranks):
-        return f"{seen}. Listed: ranks that are missing, then the slowest; all are in final_summary.json."
-    return f"{seen}."

@@ -97,7 +97,7 @@ def run_profile(
 
 def _loading(steps: AttemptSteps, samples: RankSamples) -> tuple[int, float | None]:
     """(workers, milliseconds of loading for one step, divided by the workers)."""
-    workers, batches, loading_ns, *_ = samples.values(LOADER_SAMPLE)
+    workers, batches, loading_ns, *_ = samples.values[LOADER_SAMPLE]
     num_workers = largest(workers) or 0
     num_steps = steps.num_completed + steps.num_skipped
     if num_workers == 0 or num_steps == 0 or not largest(batches):
@@ -107,7 +107,7 @@ def _loading(steps: AttemptSteps, samples: RankSamples) -> tuple[int, float | No
 
 def _tracks(steps: AttemptSteps, samples: RankSamples) -> Iterable[Track]:
     yield from _track(None, None, steps, *samples.column(PROCESS_SAMPLE, 1))
-    values, ends = samples.values(DEVICE_MEMORY_SAMPLE), samples.ends(DEVICE_MEMORY_SAMPLE)
+    values, ends = samples.values[DEVICE_MEMORY_SAMPLE], samples.ends[DEVICE_MEMORY_SAMPLE]
     index, _, _, peak, _, total = values  # the peak: what is allocated changes within a step
     for device in np.unique(index).tolist():
         is_its = (index == device) & (peak != NOT_MEASURED)

@@ -8,48 +8,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from traceml_client.protocol.columns import (
-    CGROUP_SAMPLE,
-    DEVICE_MEMORY_SAMPLE,
-    GPU_HEALTH_SAMPLE,
-    GPU_SAMPLE,
-    LOADER_SAMPLE,
-    NODE_SAMPLE,
-    NOT_MEASURED,
-    PROCESS_SAMPLE,
-    TRAFFIC_SAMPLE,
-)
-from traceml_daemon.report.measured_form import (
-    DeviceMemory,
-    Level,
-    MemoryOverall,
-    MemorySection,
-    NodeSystem,
-    ProcessOverall,
-    ProcessSection,
-    RankMemory,
-    RankProcess,
-    SystemOverall,
-    SystemSection,
-)
+from traceml_client.protocol import columns
+from traceml_client.protocol.columns import NOT_MEASURED
+from traceml_daemon.report import measured_form as form
+from traceml_daemon.report.measured_form import Level, NodeSystem, RankMemory, RankProcess
 from traceml_daemon.report.measurements import Integers, Records
 
 _NO_SAMPLES: Final = "no sample was recorded"
 _NO_GPU: Final = "no rank used a GPU of which an NVIDIA driver told anything"
 _NO_LIMIT: Final = "no cgroup above the ranks has a limit of memory or CPU"
 _NO_DEVICE: Final = "no accelerator memory was measured"
-
-
-_KINDS: Final = (
-    PROCESS_SAMPLE,
-    DEVICE_MEMORY_SAMPLE,
-    NODE_SAMPLE,
-    TRAFFIC_SAMPLE,
-    CGROUP_SAMPLE,
-    GPU_SAMPLE,
-    GPU_HEALTH_SAMPLE,
-    LOADER_SAMPLE,
-)
+_KINDS: Final = range(columns.PROCESS_SAMPLE, columns.LOADER_SAMPLE + 1)
 
 
 class RankSamples:
@@ -57,32 +26,22 @@ class RankSamples:
 
     def __init__(self, pieces: Iterable[Records]) -> None:
         whole = list(pieces)
-        self._ends: dict[int, Integers] = {}
-        self._values: dict[int, Integers] = {}
-        for kind in _KINDS:
-            masks = [piece.tags == kind for piece in whole]
-            pairs = list(zip(whole, masks, strict=True))
-            self._ends[kind] = np.concatenate([p.end_ns[m] for p, m in pairs] or [np.empty(0, np.int64)])
-            self._values[kind] = np.concatenate(
-                [p.values[:, m] for p, m in pairs] or [np.empty((6, 0), np.int64)], axis=1
-            )
+        tags = np.concatenate([piece.tags for piece in whole] or [np.empty(0, np.uint8)])
+        ends = np.concatenate([piece.end_ns for piece in whole] or [np.empty(0, np.int64)])
+        values = np.concatenate([piece.values for piece in whole] or [np.empty((6, 0), np.int64)], axis=1)
+        masks = {kind: tags == kind for kind in _KINDS}
+        self.ends = {kind: ends[mask] for kind, mask in masks.items()}
+        self.values = {kind: values[:, mask] for kind, mask in masks.items()}
 
     def column(self, kind: int, index: int) -> tuple[Integers, Integers]:
         """(end times, values) of one column where it was measured."""
-        values = self._values[kind][index]
+        values = self.values[kind][index]
         is_measured = values != NOT_MEASURED
-        return self._ends[kind][is_measured], values[is_measured]
-
-    def values(self, kind: int) -> Integers:
-        """Shape (6, n)."""
-        return self._values[kind]
-
-    def ends(self, kind: int) -> Integers:
-        return self._ends[kind]
+        return self.ends[kind][is_measured], values[is_measured]
 
     def memory(self, rank: int) -> RankMemory:
-        _, rss, _, _, peak_rss, _ = self._values[PROCESS_SAMPLE]
-        devices = self._values[DEVICE_MEMORY_SAMPLE]
+        _, rss, _, _, peak_rss, _ = self.values[columns.PROCESS_SAMPLE]
+        devices = self.values[columns.DEVICE_MEMORY_SAMPLE]
         return RankMemory(
             rank=rank,
             rss_bytes=level(rss),
@@ -91,10 +50,10 @@ class RankSamples:
         )
 
     def process(self, rank: int) -> RankProcess:
-        cpu_ns, _, threads, files, *_ = self._values[PROCESS_SAMPLE]
+        cpu_ns, _, threads, files, *_ = self.values[columns.PROCESS_SAMPLE]
         return RankProcess(
             rank=rank,
-            cpu_percent=_rate_percent(cpu_ns, self._ends[PROCESS_SAMPLE]),
+            cpu_percent=_rate_percent(cpu_ns, self.ends[columns.PROCESS_SAMPLE]),
             cpu_wait_share=self.cpu_wait_share(),
             max_threads=largest(threads),
             max_open_files=largest(files),
@@ -102,14 +61,14 @@ class RankSamples:
 
     def cpu_wait_share(self, first_ns: int = 0, last_ns: int = sys.maxsize) -> float | None:
         """Between two instants: how long the main thread was ready to run and had no core; null if not measured."""
-        ends, waits = self.column(PROCESS_SAMPLE, 5)
+        ends, waits = self.column(columns.PROCESS_SAMPLE, 5)
         is_inside = (ends >= first_ns) & (ends <= last_ns)
         percent = _rate_percent(waits[is_inside], ends[is_inside])
         return None if percent is None else round(percent / 100.0, 4)
 
     def system(self, node_rank: int) -> NodeSystem | None:
         """Null where this rank did not sample its node."""
-        cpu, used, total, shm_used, shm_total, _ = self._values[NODE_SAMPLE]
+        cpu, used, total, shm_used, shm_total, _ = self.values[columns.NODE_SAMPLE]
         if len(cpu) == 0:
             return None
         return NodeSystem(
@@ -125,7 +84,7 @@ class RankSamples:
         )
 
     def _cgroup(self) -> dict[str, Any]:
-        used, limit, millicores, periods, throttled, _ = self._values[CGROUP_SAMPLE]
+        used, limit, millicores, periods, throttled, _ = self.values[columns.CGROUP_SAMPLE]
         cores = largest(millicores)
         num_periods = _growth(periods)
         return {
@@ -137,11 +96,11 @@ class RankSamples:
 
     def _traffic(self) -> dict[str, Any]:
         names = ("disk_read", "disk_written", "network_received", "network_sent")
-        rates = (_rate(*self.column(TRAFFIC_SAMPLE, index)) for index in range(len(names)))
+        rates = (_rate(*self.column(columns.TRAFFIC_SAMPLE, index)) for index in range(len(names)))
         return {f"{name}_bytes_per_s": rate for name, rate in zip(names, rates, strict=True)}
 
 
-def memory_section(ranks: tuple[RankMemory, ...]) -> MemorySection:
+def memory_section(ranks: tuple[RankMemory, ...]) -> form.MemorySection:
     peak_rss = max(((r.peak_rss_bytes, r.rank) for r in ranks if r.peak_rss_bytes is not None), default=(None, None))
     allocated = [
         (device.peak_allocated_bytes, rank.rank)
@@ -152,28 +111,28 @@ def memory_section(ranks: tuple[RankMemory, ...]) -> MemorySection:
     reasons = {} if peak_rss[0] is not None else {"rss": _NO_SAMPLES}
     if not allocated:
         reasons["devices"] = _NO_DEVICE
-    overall = MemoryOverall(*peak_rss, *max(allocated, default=(None, None)))
-    return MemorySection(overall=overall, by_rank=ranks, reasons=reasons)
+    overall = form.MemoryOverall(*peak_rss, *max(allocated, default=(None, None)))
+    return form.MemorySection(overall=overall, by_rank=ranks, reasons=reasons)
 
 
-def process_section(ranks: tuple[RankProcess, ...]) -> ProcessSection:
+def process_section(ranks: tuple[RankProcess, ...]) -> form.ProcessSection:
     cpu = [rank.cpu_percent for rank in ranks if rank.cpu_percent is not None]
-    overall = ProcessOverall(
+    overall = form.ProcessOverall(
         cpu_percent=round(sum(cpu), 1) if cpu else None,
         max_threads=max((r.max_threads for r in ranks if r.max_threads is not None), default=None),
         max_open_files=max((r.max_open_files for r in ranks if r.max_open_files is not None), default=None),
     )
     reasons = {} if cpu else {"cpu_percent": "fewer than two samples of any rank"}
-    return ProcessSection(overall=overall, by_rank=ranks, reasons=reasons)
+    return form.ProcessSection(overall=overall, by_rank=ranks, reasons=reasons)
 
 
-def system_section(nodes: tuple[NodeSystem, ...]) -> SystemSection:
-    overall = SystemOverall(
+def system_section(nodes: tuple[NodeSystem, ...]) -> form.SystemSection:
+    overall = form.SystemOverall(
         max_cpu_percent=max((n.cpu_percent.max for n in nodes if n.cpu_percent is not None), default=None),
         max_memory_used_share=_share((n.memory_used_bytes, n.memory_total_bytes) for n in nodes),
         max_shm_used_share=_share((n.shm_used_bytes, n.shm_total_bytes) for n in nodes),
     )
-    return SystemSection(overall=overall, by_node=nodes, reasons=dict(_missing(nodes)))
+    return form.SystemSection(overall=overall, by_node=nodes, reasons=dict(_missing(nodes)))
 
 
 def _missing(nodes: tuple[NodeSystem, ...]) -> Iterator[tuple[str, str]]:
@@ -185,9 +144,9 @@ def _missing(nodes: tuple[NodeSystem, ...]) -> Iterator[tuple[str, str]]:
         yield "cgroup", _NO_LIMIT
 
 
-def _device(values: Integers, index: int) -> DeviceMemory:
+def _device(values: Integers, index: int) -> form.DeviceMemory:
     _, allocated, reserved, peak_allocated, peak_reserved, total = values
-    return DeviceMemory(
+    return form.DeviceMemory(
         device=index,
         allocated_bytes=level(allocated),
         reserved_bytes=level(reserved),

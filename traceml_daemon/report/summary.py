@@ -117,18 +117,15 @@ def _findings(facts: RunFacts, reading: Reading, failure: FailureReport | None) 
 
 def _no_verdict(facts: RunFacts, failure: FailureReport) -> Finding:
     """Leads the findings of a failed run."""
+    ending = "was interrupted" if facts.status == "interrupted" else "failed"
     return Finding(
         kind="INSUFFICIENT_DATA",
         severity="info",
         confidence="low",
-        summary=f"The run {_ending(facts)}: {failure.summary}. This is no verdict on its performance.",
+        summary=f"The run {ending}: {failure.summary}. This is no verdict on its performance.",
         action=failure.next_step,
         ranks=() if failure.initiating_rank is None else (failure.initiating_rank,),
     )
-
-
-def _ending(facts: RunFacts) -> str:
-    return "was interrupted" if facts.status == "interrupted" else "failed"
 
 
 def _time(wall_ns: int | None) -> str | None:

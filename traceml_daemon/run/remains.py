@@ -162,20 +162,14 @@ def _slot_of(remains: Remains, recorder: RecorderFile) -> RankSlot:
     for slot in remains.roster:
         if (slot.incarnation.node_index, slot.incarnation.attempt, slot.place.rank) == (node_index, attempt, rank):
             return slot
-    report = remains.node_reports.get(node_index)
-    for end in report.ranks if report is not None else ():
-        if (end.rank, end.attempt) == (rank, attempt) and report is not None:
-            return remains.roster.from_report(node_index, end, report.host)
+    if node_index in remains.node_reports:
+        report = remains.node_reports[node_index]
+        for end in report.ranks:
+            if (end.rank, end.attempt) == (rank, attempt):
+                return remains.roster.from_report(node_index, end, report.host)
     config = remains.config
     nproc = max(1, config.nproc_per_node)
-    place = RankPlace(
-        rank=rank,
-        world_size=max(rank + 1, config.nnodes * nproc),
-        local_world_size=nproc,
-        torch_restart_count=attempt,
-        host="",
-        pid=0,
-    )
+    place = RankPlace(rank, max(rank + 1, config.nnodes * nproc), nproc, attempt, host="", pid=0)
     return remains.roster.add(Incarnation(node_index, rank % nproc, attempt), place, start_ticks=0)
 
 

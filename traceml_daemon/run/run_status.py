@@ -109,14 +109,8 @@ class _Seen(msgspec.Struct, frozen=True):
 
 def _training(found: Manifest) -> TrainingSection:
     outcome, lifecycle = found.training, found.lifecycle
-    return TrainingSection(
-        status=found.status,
-        exit_code=outcome.exit_code,
-        signal=outcome.signal,
-        started_at=lifecycle.training_started_at,
-        ended_at=lifecycle.training_ended_at,
-        nodes=outcome.nodes,
-    )
+    times = lifecycle.training_started_at, lifecycle.training_ended_at
+    return TrainingSection(found.status, outcome.exit_code, outcome.signal, *times, outcome.nodes)
 
 
 def _all_ranks(found: Manifest, seen: _Seen, *, is_live: bool) -> Iterator[RankStatus]:
@@ -153,13 +147,9 @@ def _from_summary(run_dir: Path, now_ns: int) -> _Seen | None:
     except StoreError:
         return None
     ranks = {}
-    for section in summary.ranks:
-        if section.attempts:
-            last = section.attempts[-1]
-            seen_s = None if last.last_at is None else _ago_s(wall_ns(last.last_at), now_ns)
-            ranks[section.rank] = RankStatus(
-                rank=section.rank, state=last.state, last_step=last.last_step, last_seen_s=seen_s
-            )
+    for rank, last in ((section.rank, section.attempts[-1]) for section in summary.ranks if section.attempts):
+        seen_s = None if last.last_at is None else _ago_s(wall_ns(last.last_at), now_ns)
+        ranks[rank] = RankStatus(rank=rank, state=last.state, last_step=last.last_step, last_seen_s=seen_s)
     return _Seen(ranks)
 
 
@@ -190,12 +180,9 @@ def _seen_in(database: sqlite3.Connection, now_ns: int) -> _Seen:
         if row.rank not in youngest or youngest[row.rank][0] <= order:
             youngest[row.rank] = order, _rank_status(row, monotonic, last_step, now_ns)
     totals = [each for (_, stream), each in recovered.streams.items() if stream == STEP_STREAM]
-    num_salvaged = sum(each.num_salvaged for each in totals)
-    num_records = sum(each.num_records for each in totals)
-    num_gap = sum(each.next_seq - each.num_records for each in totals)
-    counts = RecordCounts(
-        received=num_records, stored=num_records - num_salvaged, dropped=num_gap, salvaged=num_salvaged
-    )
+    received, salvaged = sum(each.num_records for each in totals), sum(each.num_salvaged for each in totals)
+    dropped = sum(each.next_seq for each in totals) - received
+    counts = RecordCounts(received=received, stored=received - salvaged, dropped=dropped, salvaged=salvaged)
     return _Seen({rank: status for rank, (_, status) in youngest.items()}, counts)
 
 

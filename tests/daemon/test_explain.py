@@ -39,7 +39,7 @@ def test_every_category_is_shown_in_full(explain, category: str) -> None:
     for text in (*entry.symptoms, entry.cause, entry.naive_reading, entry.next_step, entry.prevention):
         assert text in as_one_line
     for command in (entry.command, entry.verify_command, *(fact.command for fact in entry.missing)):
-        filled = command.replace("{stderr}", "STDERR_LOG").replace("{run}", "RUN").strip()
+        filled = catalog.fill_command(command)
         assert f"  $ {filled}\n" in shown.out, "a command is never broken"
     assert "\x1b" not in shown.out
 

@@ -121,6 +121,18 @@ async def test_a_finished_run_is_told_by_the_exit_code(run_dir: Path, show: Show
     assert found["ranks"][0]["last_step"] == 10
 
 
+async def test_a_completed_run_says_that_nothing_failed(run_dir: Path, show: Show) -> None:
+    async with live_run(run_dir) as (daemon, node, rank):
+        await finish(daemon, node, rank)
+    found = (await show("diagnose", run_dir, "--json")).json()
+    assert (found["category"], found["confidence"], found["exit_code"], found["missing"]) == ("ok", "confirmed", 0, [])
+    (quoted,) = found["evidence"]
+    lines = (run_dir / quoted["file"]).read_text().splitlines()
+    assert quoted["text"] in lines[quoted["line"] - 1]
+    shown = await show("verify", run_dir)
+    assert (shown.code, shown.err) == (2, "traceml: run test-run is completed: there is no failure to verify\n")
+
+
 async def test_a_run_that_nobody_holds_is_abandoned_and_view_makes_its_report(run_dir: Path, show: Show) -> None:
     async with live_run(run_dir):
         pass

@@ -116,8 +116,8 @@ def programs(command: str) -> set[str]:
 
 @pytest.mark.parametrize(("category", "command"), COMMANDS)
 def test_commands_can_be_pasted_and_only_read(category: str, command: str) -> None:
-    filled = command.replace("{stderr}", "/logs/stderr.log").replace("{run}", "/logs/run")
-    assert not set("{}\n") & set(filled), "only {stderr} and {run} are filled in"
+    filled = catalog.fill_command(command, stderr="/logs/stderr.log", run="/logs/run")
+    assert not set("{}\n") & set(filled), "only {stderr}, {next_stderr} and {run} are filled in"
     assert programs(filled) - ONLY_READ == set(), category
     assert ">" not in re.sub(r"2>/dev/null|2>&1|'[^']*'|\"[^\"]*\"", "", filled)
 

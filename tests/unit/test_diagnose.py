@@ -58,7 +58,20 @@ def test_several_files_are_several_nodes(
 def test_reads_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(OUT_OF_MEMORY.encode())))
     assert run(monkeypatch, "-", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["category"] == "cuda_oom"
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["category"] == "cuda_oom"
+    assert not re.search(r" -( |$)", answer["command"]), "a pipe cannot be read again"
+
+
+def test_the_fix_is_verified_in_the_next_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("[rank1]: Traceback (most recent call last):\n[rank1]: KeyError: 'x'\n")
+    assert run(monkeypatch, "--json", str(log)) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert str(log) in answer["command"]
+    assert str(log) not in answer["verify_command"], "the old log holds it for ever"
 
 
 @pytest.mark.parametrize("content", [b"", b"\0\0\0ChildFailedError: \nfailed\n" + b"x" * 100])

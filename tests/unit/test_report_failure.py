@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -441,3 +442,21 @@ def test_the_users_own_line_and_the_wrapped_error_are_in_the_first_two_lines() -
         "Rank 1 (node 0) raised ValueError: boom, from KeyError: 'labels', in step 21 (forward)",
         'Cause: python_exception, confidence confirmed; File "/data/job/data.py", line 31, in load',
     )
+
+
+def test_who_did_not_arrive_is_told_with_its_step_from_the_streams_of_those_that_waited() -> None:
+    ranks = [
+        Rank(rank=0, error=error("RuntimeError", LATE, at_ms=6000.0), exit_code=1),
+        killed(1, "SIGTERM", died_ms=6500.0, step=26),
+    ]
+    facts = run_facts(ranks, reports=[node_report(ranks, root_cause_rank=0)])
+    found = diagnose(facts, Path("/logs/r"))
+    assert found is not None
+    report = found.report
+    assert report.summary == "rank 1 (node 0) did not arrive at a collective in time; it was in step 26 (forward)"
+    assert report.torchrun.why == "torchrun names the rank whose process it saw end first; it waited for rank 1"
+    assert report.command is not None
+    assert "/logs/r/nodes/node_0/training.stderr.log" in report.command
+    assert report.verify_command == "traceml status --logs-dir /logs"
+    assert found.witness is not None
+    assert found.witness.rank == 0

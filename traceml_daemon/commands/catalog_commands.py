@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from traceml_client.protocol.errors import ConfigError
+from traceml_client.protocol.artifacts import FAILURE_FILE
+from traceml_client.protocol.errors import ConfigError, StoreError
+from traceml_client.protocol.manifest import FILE_NAME as MANIFEST_FILE
+from traceml_client.protocol.manifest import read_manifest
 from traceml_daemon.commands import explaining
 from traceml_daemon.log_files import catalog
 from traceml_daemon.report.catalog_text import Line, ending_lines, entry_lines, listing_lines
@@ -71,6 +74,9 @@ def verify(run_dir: Path, environ: Mapping[str, str], *, is_here_enough: bool) -
     from traceml_daemon.verify import checks
     from traceml_daemon.verify.case import printable
 
+    is_told = (run_dir / FAILURE_FILE).exists() or not (run_dir / MANIFEST_FILE).exists()
+    if not is_told and (status := read_manifest(run_dir).status) != "failed":
+        raise StoreError(f"run {run_dir.name} is {status}: there is no failure to verify")
     report = read_failure(run_dir)
     entry = catalog.load_catalog().get(report.category)
     result = checks.verify(run_dir, report, entry, environ, is_here_enough=is_here_enough)

@@ -15,11 +15,13 @@ from typing import Final, Literal
 
 from traceml_client.protocol.artifacts import FAILURE_FILE
 from traceml_client.protocol.errors import StoreError
-from traceml_client.protocol.manifest import encode_json
+from traceml_client.protocol.manifest import FILE_NAME as MANIFEST_FILE
+from traceml_client.protocol.manifest import encode_json, read_manifest
 from traceml_daemon.commands.redaction import Redactor
 from traceml_daemon.log_files.catalog import advice
 from traceml_daemon.log_files.contrasting import contrast_files
 from traceml_daemon.log_files.log_reading import CHUNK_BYTES, feed, large_screen, read_chunks, read_tail
+from traceml_daemon.report.failure import stderr_of
 from traceml_daemon.report.form import Collateral, Evidence, FailureReport, TorchrunView
 from traceml_daemon.report.saved import read_failure
 from traceml_daemon.report.text import failure_text
@@ -31,6 +33,7 @@ from traceml_daemon.triage.verdict import Verdict
 from traceml_daemon.triage.wording import SIGNAL_NAMES, headline
 
 MAX_EVIDENCE = 8
+STDIN: Final = "-"
 
 
 def build_report(verdict: Verdict, files: Sequence[str]) -> FailureReport:
@@ -38,11 +41,11 @@ def build_report(verdict: Verdict, files: Sequence[str]) -> FailureReport:
     evidence = tuple(
         Evidence(files[place.file], _line(place, verdict), place.quote) for place in _chosen(verdict.evidence)
     )
-    file = shlex.quote(evidence[0].file if evidence else files[0] if files else "-")
+    file = evidence[0].file if evidence else files[0] if files else STDIN
     raised = verdict.initiator.raised if verdict.initiator is not None else None
     number = signal_of(verdict.exit_code) if verdict.exit_code is not None else 0
     return FailureReport(
-        **advice(verdict.category, verdict.confidence, stderr=file, run="."),
+        **advice(verdict.category, verdict.confidence, stderr="STDERR_LOG" if file == STDIN else shlex.quote(file)),
         initiating_rank=verdict.rank,
         exit_code=verdict.exit_code if not number else None,
         signal=SIGNAL_NAMES.get(number),
@@ -79,7 +82,6 @@ def _torchrun(verdict: Verdict) -> TorchrunView:
 
 EXIT_FOUND: Final = 0
 EXIT_UNKNOWN: Final = 3
-STDIN: Final = "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,10 +144,32 @@ def _streams(run_dir: Path) -> list[Path]:
 
 
 def _diagnose_run(run_dir: Path) -> FailureReport:
-    """As its daemon found; of a run without a report, what its nodes' streams tell."""
+    """As its daemon found; of a run without a report, what its manifest or its nodes' streams tell."""
     if (run_dir / FAILURE_FILE).exists():
         return read_failure(run_dir)
-    return _diagnose_logs([str(path) for path in _streams(run_dir) if path.stat().st_size])
+    return _of_completed(run_dir) or _diagnose_logs([str(path) for path in _streams(run_dir) if path.stat().st_size])
+
+
+def _of_completed(run_dir: Path) -> FailureReport | None:
+    """That nothing failed, where the run says so itself; null for any other."""
+    try:
+        manifest, lines = read_manifest(run_dir), (run_dir / MANIFEST_FILE).read_text().splitlines()
+    except (OSError, StoreError):
+        return None
+    if manifest.status != "completed":
+        return None
+    said = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip() == '"status": "completed",']
+    stderr, run = (shlex.quote(str(path)) for path in (run_dir / stderr_of(None), run_dir))
+    return FailureReport(
+        **advice("ok", "confirmed", stderr=stderr, run=run),
+        initiating_rank=None,
+        exit_code=manifest.training.exit_code,
+        signal=None,
+        summary="training completed, nothing failed",
+        evidence=tuple(Evidence(MANIFEST_FILE, *one) for one in said[:1]),
+        collateral=(),
+        torchrun=TorchrunView(None, None, "torchrun named no rank"),
+    )
 
 
 def _diagnose_logs(names: Sequence[str]) -> FailureReport:

@@ -12,6 +12,7 @@ from traceml_daemon.triage.entry import FAMILIES, CatalogEntry, Endings, parse_e
 
 _TRIAGE: Final = Path(__file__).parents[1] / "triage"
 _FOLDER: Final = _TRIAGE / "catalog"
+NEXT: Final = "{next_stderr}"
 
 
 def categories() -> list[str]:
@@ -24,8 +25,13 @@ def load_entry(category: str) -> CatalogEntry:
     return parse_entry((_FOLDER / f"{category}.toml").read_text())
 
 
-def advice(category: str, confidence: Confidence, *, stderr: str, run: str) -> dict[str, Any]:
-    """The fields of a failure report that the catalogue fills. `stderr`, `run`: quoted paths for its commands."""
+def advice(
+    category: str, confidence: Confidence, *, stderr: str, run: str = "RUN", next_run: str | None = None
+) -> dict[str, Any]:
+    """The fields of a failure report that the catalogue fills.
+
+    `stderr`, `run`: quoted paths for its commands. `next_run`: how the next run is looked at, where a command does it.
+    """
     entry = load_entry(category)
     fill = partial(fill_command, stderr=stderr, run=run)
     missing = entry.missing if confidence != "confirmed" else ()
@@ -35,13 +41,13 @@ def advice(category: str, confidence: Confidence, *, stderr: str, run: str) -> d
         "confidence": confidence,
         "next_step": entry.next_step,
         "command": fill(entry.command) or None,
-        "verify_command": fill(entry.verify_command) or None,
+        "verify_command": next_run if next_run and NEXT in entry.verify_command else fill(entry.verify_command) or None,
         "missing": tuple(MissingFact(one.fact, fill(one.command)) for one in missing),
     }
 
 
 def fill_command(command: str, *, stderr: str = "STDERR_LOG", run: str = "RUN") -> str:
-    return command.replace("{stderr}", stderr).replace("{run}", run).strip()
+    return command.replace(NEXT, "NEXT_STDERR_LOG").replace("{stderr}", stderr).replace("{run}", run).strip()
 
 
 @cache

@@ -43,6 +43,8 @@ class Blame:
     headline: str
     """Who and what, without the consequences."""
     initiator: Symptom | None = None
+    witness: Symptom | None = None
+    """Whose words are the evidence, where the initiator left none."""
     node_index: int | None = None
     """Where a node is to blame and no rank."""
     evidence: tuple[Evidence, ...] = ()
@@ -142,7 +144,8 @@ def _blame_absent(symptoms: Sequence[Symptom]) -> Blame | None:
         return _of_different_calls(waiting, calls)
     if initiator is not None:
         headline = f"{who(initiator)} did not arrive at a collective in time"
-    return Blame("collective_timeout", "likely", headline, initiator)
+        headline += f"; it was{_where(initiator)}" if initiator.step else ""
+    return Blame("collective_timeout", "likely", headline, initiator, witness=waiting[0])
 
 
 def _of_different_calls(waiting: Sequence[Symptom], calls: dict[int, str]) -> Blame:
@@ -239,9 +242,7 @@ def who(symptom: Symptom) -> str:
 
 def _what(symptom: Symptom) -> str:
     """What it did, as the end of a sentence."""
-    where = f" in step {symptom.step}" if symptom.step else ""
-    if where and symptom.phase not in (None, "residual"):
-        where += f" ({symptom.phase})"
+    where = _where(symptom)
     if symptom.error is not None:
         message = _shorten(_first_line(symptom.error))
         first = wrapped(symptom.error.traceback)
@@ -253,6 +254,13 @@ def _what(symptom: Symptom) -> str:
     if symptom.signal is not None:
         return f"was killed by {symptom.signal}{where}"
     return f"exited with code {symptom.exit_code} without an exception{where}"
+
+
+def _where(symptom: Symptom) -> str:
+    if not symptom.step:
+        return ""
+    phase = "" if symptom.phase in (None, "residual") else f" ({symptom.phase})"
+    return f" in step {symptom.step}{phase}"
 
 
 def _shorten(text: str, limit: int = 160) -> str:

@@ -30,6 +30,8 @@ from traceml_daemon.report.symptoms import Symptom, find_finished, find_symptoms
 
 STDERR_FILE: Final = "stderr.log"
 _STOPS: Final = frozenset({"sigterm_unattributed", "interrupted", "hangup", "preempted_or_cancelled"})
+_TOLD_BY_OTHERS: Final = frozenset({"collective_timeout", "collective_mismatch", "hang"})
+"""The rank to blame did not fail: what there is to read stands in the streams of those that waited for it."""
 _CRASHES: Final = frozenset({"segfault", "abort", "bus_error_shm", "illegal_instruction"})
 
 
@@ -37,7 +39,8 @@ class Diagnosis(NamedTuple):
     """A report and what it rests on."""
 
     report: FailureReport
-    initiator: Symptom | None
+    witness: Symptom | None
+    """Whose words are the evidence."""
 
 
 def diagnose(facts: RunFacts, run_dir: Path = Path()) -> Diagnosis | None:
@@ -60,7 +63,7 @@ def diagnose(facts: RunFacts, run_dir: Path = Path()) -> Diagnosis | None:
         verdict = _with_hang(verdict, symptoms, facts, run_dir)
         verdict = _with_torchruns_words(verdict, facts, run_dir)
         verdict = _with_lost_nodes(verdict, facts.nodes)
-    return Diagnosis(_report(verdict, symptoms, facts, run_dir), verdict.initiator)
+    return Diagnosis(_report(verdict, symptoms, facts, run_dir), verdict.witness or verdict.initiator)
 
 
 def diagnose_history(facts: RunFacts, run_dir: Path = Path()) -> tuple[FailureReport, ...]:
@@ -124,9 +127,12 @@ def _is_before_signal(symptom: Symptom, facts: RunFacts) -> bool:
 def _report(verdict: Blame, symptoms: Sequence[Symptom], facts: RunFacts, run_dir: Path) -> FailureReport:
     initiator = verdict.initiator
     file = stderr_of(initiator.attempt if initiator is not None else None, verdict.node_index)
-    stderr, run = (shlex.quote(str(path)) for path in (run_dir / file, run_dir))
+    if verdict.category in _TOLD_BY_OTHERS:
+        file = stderr_of(None, initiator.attempt.incarnation.node_index if initiator is not None else None)
+    stderr, run, logs = (shlex.quote(str(path)) for path in (run_dir / file, run_dir, run_dir.parent))
+    next_run = f"traceml status --logs-dir {logs}"
     return FailureReport(
-        **advice(verdict.category, verdict.confidence, stderr=stderr, run=run),
+        **advice(verdict.category, verdict.confidence, stderr=stderr, run=run, next_run=next_run),
         initiating_rank=initiator.rank if initiator is not None else None,
         node_rank=initiator.attempt.incarnation.node_index if initiator is not None else verdict.node_index,
         attempt=_number(initiator.attempt, facts) if initiator is not None else None,
@@ -137,7 +143,7 @@ def _report(verdict: Blame, symptoms: Sequence[Symptom], facts: RunFacts, run_di
         summary=verdict.headline,
         evidence=verdict.evidence,
         collateral=_collateral(symptoms, initiator),
-        torchrun=_torchrun_view(facts.node_reports, initiator),
+        torchrun=_torchrun_view(facts.node_reports, verdict),
         source=initiator.source if initiator is not None else verdict.source,
     )
 
@@ -159,8 +165,9 @@ def _reason(symptom: Symptom) -> str | None:
     return "aborted_by_watchdog" if symptom.signal == "SIGABRT" and symptom.error is None else None
 
 
-def _torchrun_view(reports: Sequence[NodeReport], initiator: Symptom | None) -> TorchrunView:
+def _torchrun_view(reports: Sequence[NodeReport], verdict: Blame) -> TorchrunView:
     """torchrun of the initiator's node speaks; where nobody is to blame, the first that named a rank."""
+    initiator = verdict.initiator
     own = [r for r in reports if initiator is not None and r.node_index == initiator.attempt.incarnation.node_index]
     named = [r.torchrun_root_cause_rank for r in (*own, *reports) if r.torchrun_root_cause_rank is not None]
     if not named:
@@ -169,9 +176,10 @@ def _torchrun_view(reports: Sequence[NodeReport], initiator: Symptom | None) -> 
         return TorchrunView(named[0], None, "torchrun names the rank whose process it saw end first")
     if named[0] == initiator.rank:
         return TorchrunView(named[0], True, None)
-    when = "raised" if initiator.error is not None else "ended"
-    why = f"torchrun names the rank whose process it saw end first; rank {initiator.rank} {when} earlier"
-    return TorchrunView(named[0], False, why)
+    truth = f"rank {initiator.rank} {'raised' if initiator.error is not None else 'ended'} earlier"
+    if verdict.category in _TOLD_BY_OTHERS:
+        truth = f"it waited for rank {initiator.rank}"
+    return TorchrunView(named[0], False, f"torchrun names the rank whose process it saw end first; {truth}")
 
 
 def stderr_of(attempt: AttemptFacts | None, node_index: int | None = None) -> str:
@@ -193,13 +201,13 @@ _MAX_TEXT: Final = 500
 
 
 def with_evidence(diagnosis: Diagnosis, run_dir: Path) -> FailureReport:
-    """The report, with the line that its initiating rank's failure can be read from, if there is one."""
-    report, initiator = diagnosis
-    if initiator is None or report.evidence:
+    """The report, with the line that its cause can be read from, if there is one."""
+    report, witness = diagnosis
+    if witness is None or report.evidence:
         return report
-    read = initiator.reading.evidence if initiator.reading is not None else None
-    found = _error_line(initiator, run_dir) or (read if initiator.signal is None else None)
-    exit_line = _exit_line(initiator, run_dir)
+    read = witness.reading.evidence if witness.reading is not None else None
+    found = _error_line(witness, run_dir) or (read if witness.signal is None else None)
+    exit_line = _exit_line(witness, run_dir)
     chosen = tuple(one for one in (found or exit_line, read if found is None else None) if one is not None)
     return msgspec.structs.replace(report, evidence=chosen)
 

@@ -74,7 +74,9 @@ class Check(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """In commands `{stderr}` is the failed rank's stream and `{run}` the run's folder; all of them only read."""
+    """In commands `{stderr}` is the stream to read, `{next_stderr}` that of the next run, which shows whether the
+    cause is gone, and `{run}` the run's folder; all of them only read.
+    """
 
     category: str
     family: str

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from traceml_client.collective_call import call_of
 from traceml_client.protocol import ring
 from traceml_client.protocol.node import RankError
 from traceml_client.recorder import Recorder
@@ -35,6 +36,7 @@ def describe(
     error: BaseException, *, kind: Literal["main", "thread"], raised_ns: int, step: int, phase: str | None
 ) -> RankError:
     """The error with its whole traceback, as Python would print it; an odd exception's text says what is odd."""
+    call = call_of(error)
     parts = traceback.TracebackException.from_exception(error, compact=True)
     return RankError(
         kind=kind,
@@ -44,6 +46,8 @@ def describe(
         raised_ns=raised_ns,
         step=step,
         phase=phase,
+        collective=call.text if call else None,
+        collective_bytes=call.num_bytes if call else None,
     )
 
 

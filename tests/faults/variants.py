@@ -6,7 +6,7 @@ import msgspec
 
 from tests.faults.catalogue import Fault
 
-STEPS = (20, 3, 33, 11, 1)
+STEPS = (20, 3, 27, 11, 1)
 """Of the first run and of those that repeat it: early ones, where little was measured, and late ones."""
 
 

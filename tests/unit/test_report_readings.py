@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tests.harness.facts import START_NS, Rank, attempt_facts, error, node_report, run_facts
 from traceml_client.protocol.launch import layout_node_dir, layout_rank_dir
@@ -84,6 +85,73 @@ def test_the_one_rank_that_waited_in_another_collective_is_the_odd_one() -> None
     diagnosis = diagnose(run_facts(ranks))
     assert diagnosis is not None
     assert (diagnosis.report.category, diagnosis.report.initiating_rank) == ("collective_mismatch", 2)
+
+
+SMALL, LARGE = ("all_reduce(float32[40])", 160), ("all_reduce(float32[400])", 1600)
+TOO_MUCH = "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 268 vs 28\n"
+
+
+@pytest.mark.parametrize(
+    ("calls", "odd"),
+    [
+        ({0: SMALL, 1: None, 2: LARGE}, 2),  # the silent one got more than it expected: it is a small one too
+        ({0: SMALL, 1: SMALL, 2: None}, 2),
+        ({0: SMALL, 1: SMALL, 2: LARGE, 3: None}, 2),
+        ({0: LARGE, 1: LARGE, 2: None, 3: LARGE}, 2),
+        ({0: SMALL, 1: LARGE, 2: LARGE, 3: None}, None),
+        ({0: SMALL, 1: None}, None),
+        ({0: SMALL, 1: None, 2: None}, None),
+    ],
+)
+def test_of_several_sizes_the_odd_one_is_found_by_majority(
+    tmp_path: Path, calls: dict[int, tuple[str, int] | None], odd: int | None
+) -> None:
+    ranks = []
+    for rank, call in calls.items():
+        if call is None:
+            say(tmp_path, rank, TOO_MUCH)
+            ranks.append(Rank(rank=rank, exit_code=None, signal="SIGABRT", died_ms=1000.0))
+        else:
+            lost = error("RuntimeError", PEER[14:-1], at_ms=1100.0)
+            lost = msgspec.structs.replace(lost, collective=call[0], collective_bytes=call[1])
+            ranks.append(Rank(rank=rank, error=lost, exit_code=1, died_ms=1200.0))
+    found = report(tmp_path, ranks)
+    assert (found.category, found.initiating_rank) == ("collective_mismatch", odd)
+
+
+def test_a_rank_that_was_stopped_before_it_said_its_size_is_the_only_one_that_can_have_sent_so_much(
+    tmp_path: Path,
+) -> None:
+    say(tmp_path, 2, TOO_MUCH)
+    lost = msgspec.structs.replace(
+        error("RuntimeError", PEER[14:-1], at_ms=1100.0), collective=SMALL[0], collective_bytes=SMALL[1]
+    )
+    ranks = [
+        Rank(rank=0, exit_code=None, signal="SIGTERM", died_ms=1200.0),
+        Rank(rank=1, error=lost, exit_code=None, signal="SIGTERM", died_ms=1210.0),
+        Rank(rank=2, exit_code=None, signal="SIGABRT", died_ms=1000.0),
+    ]
+    found = report(tmp_path, ranks)
+    assert (found.category, found.initiating_rank) == ("collective_mismatch", 0)
+
+
+@pytest.mark.parametrize(
+    ("lost_at_ms", "expected"), [(6010.0, ("collective_mismatch", 2)), (9000.0, ("collective_timeout", None))]
+)
+def test_a_peer_that_was_lost_in_another_call_is_odd_only_if_it_stood_there_at_that_time(
+    lost_at_ms: float, expected: tuple[str, int | None]
+) -> None:
+    def in_call(rank: int, call: str, message: str, at_ms: float) -> Rank:
+        raised = msgspec.structs.replace(
+            error("RuntimeError", message, at_ms=at_ms), collective=call, collective_bytes=256
+        )
+        return Rank(rank=rank, error=raised, exit_code=1)
+
+    ranks = [in_call(rank, "all_reduce(float32[64])", LATE, 6000.0 + rank) for rank in (0, 1)]
+    ranks.append(in_call(2, "broadcast(float32[64])", PEER[14:-1], lost_at_ms))
+    diagnosis = diagnose(run_facts(ranks))
+    assert diagnosis is not None
+    assert (diagnosis.report.category, diagnosis.report.initiating_rank) == expected
 
 
 def test_torchruns_own_words_explain_a_run_without_ranks(tmp_path: Path) -> None:

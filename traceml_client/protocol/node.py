@@ -22,6 +22,9 @@ class RankError(msgspec.Struct, frozen=True, omit_defaults=False):
     step: int = 0
     """The step in progress, from 1; 0 before the first."""
     phase: str | None = None
+    collective: str | None = None
+    """The call of torch.distributed that it came out of, such as `all_reduce(float32[400])`."""
+    collective_bytes: int | None = None
 
 
 class RankEnd(msgspec.Struct, frozen=True):

@@ -19,7 +19,6 @@ The rules in their order; the first that applies decides.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -27,7 +26,7 @@ from typing import Final
 from traceml_client.protocol.node import NodeReport, RankError
 from traceml_daemon.diagnosis.wording import ranks_text
 from traceml_daemon.report.form import Confidence, Evidence
-from traceml_daemon.report.readings import of_error
+from traceml_daemon.report.odd_call import odd_caller, stood_in_different_calls, ways_text
 from traceml_daemon.report.symptoms import Symptom, first_of, of_signal, precedes, short_type
 from traceml_daemon.triage.own_source import Source, wrapped
 
@@ -105,14 +104,26 @@ def _blame_original(originals: Sequence[Symptom], symptoms: Sequence[Symptom], w
 def _blame_first(first: Symptom, originals: Sequence[Symptom], symptoms: Sequence[Symptom]) -> Blame:
     headline = f"{who(first)} {_what(first)}"
     if first.category in _OF_SEVERAL_RANKS:  # ranks did not do the same; who dies of it first need not be at fault
-        headline = f"ranks ran different collectives or sizes; {who(first)} noticed it first"
         evidence = (first.reading.evidence,) if first.reading is not None else ()
-        return Blame(first.category, first.confidence, headline, evidence=evidence)
+        return _of_several_ranks(first, symptoms, evidence)
     if _is_bare_start(first) and any(_was_stopped_at_start(other) for other in symptoms):
         headline += ", and the others were stopped before they got any further"
         return Blame(first.category, first.confidence, headline)
     is_first_of_many = len(originals) > 1 and first.confidence == "confirmed"
     return Blame(first.category, "likely" if is_first_of_many else first.confidence, headline, first)
+
+
+def _of_several_ranks(first: Symptom, symptoms: Sequence[Symptom], evidence: tuple[Evidence, ...]) -> Blame:
+    """A mismatch: the odd one of their calls, if there is one."""
+    is_mismatch = first.category == "collective_mismatch"
+    ways, odd = (ways_text(symptoms), odd_caller(symptoms)) if is_mismatch else ("", None)
+    headline = f"ranks ran different collectives or sizes; {who(first)} noticed it first"
+    if ways:
+        headline = f"ranks ran different collectives or sizes: {ways}"
+    elif odd is not None:
+        headline = f"{who(odd)} ran a collective of another size than the others"
+    confidence = first.confidence if odd is None else "likely"
+    return Blame(first.category, confidence, headline, odd, evidence=evidence)
 
 
 def _is_bare_start(symptom: Symptom) -> bool:
@@ -139,28 +150,13 @@ def _blame_absent(symptoms: Sequence[Symptom]) -> Blame | None:
     absent = [symptom for symptom in symptoms if symptom.kind in ("terminated", "vanished")]
     initiator = absent[0] if len(absent) == 1 else None
     headline = f"{ranks_text(s.rank for s in waiting)} waited in vain for a collective"
-    calls = {symptom.rank: call for symptom in waiting if (call := _collective(symptom)) is not None}
-    if not absent and len(calls) == len(symptoms) and len(set(calls.values())) > 1:
-        return _of_different_calls(waiting, calls)
+    if stood_in_different_calls(symptoms):
+        headline = f"ranks waited for one another in different collectives: {ways_text(symptoms)}"
+        return Blame("collective_mismatch", "likely", headline, odd_caller(symptoms))
     if initiator is not None:
         headline = f"{who(initiator)} did not arrive at a collective in time"
         headline += f"; it was{_where(initiator)}" if initiator.step else ""
     return Blame("collective_timeout", "likely", headline, initiator, witness=waiting[0])
-
-
-def _of_different_calls(waiting: Sequence[Symptom], calls: dict[int, str]) -> Blame:
-    """All waited, but not for the same: where one rank alone differs, it is the odd one."""
-    counted = Counter(calls.values())
-    odd = [symptom for symptom in waiting if counted[calls[symptom.rank]] == 1]
-    initiator = odd[0] if len(odd) == 1 and len(waiting) > 2 else None
-    ways = ", ".join(f"{ranks_text(r for r in calls if calls[r] == call)} in {call}" for call in sorted(counted))
-    headline = f"ranks waited for one another in different collectives: {ways}"
-    return Blame("collective_mismatch", "likely", headline, initiator)
-
-
-def _collective(symptom: Symptom) -> str | None:
-    call = of_error(symptom.error).collective if symptom.error is not None else None
-    return call or (symptom.reading.collective if symptom.reading is not None else None)
 
 
 def _blame_early_leaver(symptoms: Sequence[Symptom], finished: Sequence[Symptom]) -> Blame | None:

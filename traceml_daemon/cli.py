@@ -57,7 +57,7 @@ def serve(
     ] = None,
     tls_cert: Annotated[str | None, _option("tls-cert", "FILE", "encrypted telemetry only [default: none]")] = None,
     tls_key: Annotated[str | None, _option("tls-key", "FILE", "the key of --tls-cert [default: none]")] = None,
-    tls_ca: Annotated[str | None, _option("tls-ca", "FILE", "for ranks; of no meaning here [default: none]")] = None,
+    tls_ca: Annotated[str | None, _option("tls-ca", "FILE", "not used here, ranks use it [default: none]")] = None,
 ) -> None:
     """The aggregator alone, for direct python and torchrun launches, systemd and sidecars."""
     _become_daemon({name.replace("_", "-"): value for name, value in locals().items()})

@@ -16,14 +16,14 @@ EXIT_USAGE = 2
 OFFLINE_COMMANDS = {
     "status": "The state of a live or past run.",
     "view": "Print a run's report again; make it first where nobody did.",
-    "compare": "What changed between two runs, with a verdict; of a folder of runs a table.",
-    "diagnose": "Which rank failed first, and why: of a run, or of log files of any torchrun job.",
+    "diagnose": "Which rank failed first, and why: of a run or of any logs.",
+    "explain": "What a cause of failure, an exit code or a signal means.",
+    "verify": "Whether the diagnosed cause of a failed run is still there.",
+    "compare": "What changed from one run to another; many as a table.",
     "prune": "Remove old run folders, never a live one.",
-    "explain": "Look up a cause of failure, an exit code or a signal: what it means and what to do.",
-    "verify": "Check here whether the diagnosed cause of a failed run is still there.",
 }
 """The daemon's own commands about runs that are there, mounted when one is asked for."""
-COMMANDS = ("run", "serve", "demo", *OFFLINE_COMMANDS)
+COMMANDS = ("run", "demo", *OFFLINE_COMMANDS, "serve")
 LATER_COMMANDS = ("stacks",)
 
 
@@ -39,7 +39,8 @@ def main() -> int:
     if words and words[0] in LATER_COMMANDS:
         return _refuse("traceml", f"the command {words[0]} is not in this version of TraceML")
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
-        return _refuse("traceml", f"unknown command {words[0]}{suggestion(words[0], [*COMMANDS, *LATER_COMMANDS])}")
+        nearest = suggestion(words[0], [*COMMANDS, *LATER_COMMANDS]) or f"; the commands are {', '.join(COMMANDS)}"
+        return _refuse("traceml", f"unknown command {words[0]}{nearest}")
     front_door = importlib.import_module("traceml_launch.front_door")
     return int(front_door.open_with(words))
 

@@ -44,21 +44,18 @@ def _root(
 ) -> None: ...
 
 
-@app.command("run", context_settings=_PASSED_ON, help="Train a script under torchrun: traceml run --help.")
+@app.command("run", context_settings=_PASSED_ON, help="Train a script under torchrun, supervised and measured.")
 def _run() -> None:
     """Listed here, taken in `cli.main`."""
 
 
-@app.command("serve", context_settings=_PASSED_ON, help="The aggregator alone: traceml serve --help.")
-def _serve() -> None:
-    """Listed here, taken in `cli.main`."""
-
-
-@app.command("demo", help="Train a small packaged job with two ranks on this machine and print its report.")
+@app.command("demo", help="Train a small packaged job with two ranks; print its report.")
 def _demo(
-    fault: Annotated[str, typer.Option(help="Let it fail: crash (an exception on rank 1) or kill (SIGKILL).")] = "",
-    logs_dir: Annotated[str, typer.Option(help="Where the run folder goes.")] = "logs",
-    quiet: Annotated[bool, typer.Option("--quiet", help="None of our own lines except errors.")] = False,
+    fault: Annotated[
+        str, typer.Option(metavar="NAME", help="let rank 1 fail: crash (an exception) or kill (SIGKILL)")
+    ] = "",
+    logs_dir: Annotated[str, typer.Option(metavar="DIR", help="where the run folder goes")] = "logs",
+    quiet: Annotated[bool, typer.Option("--quiet", help="none of our own lines except errors")] = False,
 ) -> None:
     from traceml_launch import demonstration
 
@@ -71,3 +68,8 @@ def _listed() -> None:
 
 for _name, _help in OFFLINE_COMMANDS.items():
     app.command(_name, context_settings=_PASSED_ON, help=_help)(_listed)
+
+
+@app.command("serve", context_settings=_PASSED_ON, help="The aggregator alone, for direct launches and systemd.")
+def _serve() -> None:
+    """Listed here, taken in `cli.main`."""

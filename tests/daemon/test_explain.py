@@ -100,6 +100,7 @@ def test_what_people_ask(explain, words: str, title: str, category: str) -> None
 @pytest.mark.parametrize(
     ("words", "nearest"),
     [
+        ("hello world foo", "traceml explain lists all"),
         ("cuda_oon", "did you mean cuda_oom?"),
         ("oom", "did you mean cuda_oom or host_oom_kill?"),
         ("signal SIGKIL", "did you mean SIGKILL?"),
@@ -147,6 +148,18 @@ class PageReader(html.parser.HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text.append(data)
+
+
+@pytest.mark.parametrize(
+    ("line", "category"),
+    [
+        ("[rank3]: RuntimeError: CUDA error: out of memory", "cuda_oom"),
+        ("OSError: [Errno 24] Too many open files: '/data/x'", "too_many_open_files"),
+        ("KeyError: 'image'", "python_exception"),
+    ],
+)
+def test_a_line_that_a_diagnosis_knows_is_explained(explain, line: str, category: str) -> None:
+    assert explain(line).out.startswith(f"{category}: ")
 
 
 def test_the_page_holds_everything_and_loads_nothing(explain, tmp_path: Path) -> None:

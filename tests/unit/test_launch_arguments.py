@@ -134,6 +134,7 @@ def test_what_torchrun_will_understand(words: str, values_by_name: dict[str, str
     [
         ("--nproc-per-nod 4 train.py", ["--nproc-per-nod", "did you mean --nproc-per-node?"]),
         ("--max-restart=4 train.py", ["--max-restart", "did you mean --max-restarts?"]),
+        ("--epochs 3 train.py", ["unknown option --epochs; traceml run --help lists all", "behind it"]),
         ("--run_nam=4 train.py", ["--run_nam", "did you mean --run-name?"]),
         ("-x train.py", ["-x"]),
         ("--run-name", ["--run-name lacks its value"]),

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceml_client.protocol.errors import ConfigError
+from traceml_daemon.log_files.log_reading import feed
+from traceml_daemon.triage.blame import judge
 from traceml_daemon.triage.entry import CatalogEntry, Ending, Endings
+from traceml_daemon.triage.observations import Observations
 
 Catalog = Mapping[str, CatalogEntry]
 
@@ -111,17 +114,21 @@ def _meaning(sent: signal.Signals, known: Sequence[Ending]) -> str:
 
 
 def _of_message(message: str, name: str, catalog: Catalog) -> Answer:
-    """A line of a log may be pasted in place of a name."""
+    """A line of a log may be pasted in place of a name: the signs of a diagnosis know it, if its alert does not."""
     found = tuple(entry for entry in catalog.values() if re.search(entry.alert_line, message))
     if len(found) == 1:
         return found[0]
     if found:
         return Listing("More than one cause prints that", found)
+    seen = Observations()
+    feed(iter([f"{message}\n".encode(errors="replace")]), 0, seen, screen=None)
+    if (category := judge(seen).category) not in ("ok", "insufficient_evidence"):
+        return catalog[category]
     nearest = _did_you_mean(name, list(catalog))
     raise ConfigError(f"nothing is known by {message!r}{nearest or '; traceml explain lists all'}")
 
 
 def _did_you_mean(word: str, known: Sequence[str]) -> str:
     holding = [name for name in known if word in name]
-    nearest = holding or difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    nearest = holding or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"; did you mean {' or '.join(nearest[:3])}?" if nearest else ""

@@ -48,7 +48,10 @@ def status(
     logs_dir: _LogsDir = None,
     is_json: Annotated[bool, typer.Option("--json", help="one JSON document")] = False,
 ) -> int:
-    """The state of a live or past run: ranks, last step, who is missing, telemetry health."""
+    """The state of a live or past run: ranks, last step, who is missing, telemetry health.
+
+    Exit code 0: alive and well, or completed; 1: failed, interrupted, stalled or abandoned; 2: no such run.
+    """
     from traceml_client.protocol.manifest import encode_json
     from traceml_daemon.commands.view import status_text
     from traceml_daemon.run import run_status
@@ -121,7 +124,10 @@ def diagnose_command(
         Path | None, typer.Option("--bundle", metavar="FILE", help="also write one redacted archive (.tar.gz)")
     ] = None,
 ) -> int:
-    """Which rank failed first, and why: of a run, or of the log files of any torchrun job."""
+    """Which rank failed first, and why: of a run, or of the log files of any torchrun job.
+
+    Exit code 0: the cause was found, or nothing failed; 3: the confidence is unknown; 2: what was given is no log.
+    """
     from traceml_daemon.commands import diagnosing
 
     if is_json and is_sarif:

@@ -101,7 +101,8 @@ def _read_torchruns(line: CommandLine, name: str, argv: Sequence[str], index: in
     is_valued = torchrun_options.takes_value(name)
     if is_valued is None:
         known = [*BY_SPELLING, *torchrun_options.known_names()]
-        raise ConfigError(f"unknown option {word.partition('=')[0]}{suggestion(name, known)}")
+        nearest = suggestion(name, known) or "; traceml run --help lists all; the script's own stand behind it"
+        raise ConfigError(f"unknown option {word.partition('=')[0]}{nearest}")
     long_name = torchrun_options.LONG_OF_SHORT.get(name, name)
     if name in _TARGET_KINDS:
         line.kind = _target_kind(line, _TARGET_KINDS[name], word)

@@ -124,5 +124,6 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     """`; did you mean X?` for the nearest of the known words, else nothing."""
     import difflib  # only those who mistype pay for it
 
-    nearest = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {nearest[0]}?" if nearest else ""
+    by_letters = {each.lstrip("-"): each for each in known}
+    nearest = difflib.get_close_matches(word.lstrip("-"), by_letters, n=1, cutoff=0.6)
+    return f"; did you mean {by_letters[nearest[0]]}?" if nearest else ""

@@ -116,21 +116,17 @@ class Client:
     def on_error(self, error: BaseException) -> None:
         """An uncaught exception, before anything is printed."""
         if self.recorder.is_enabled:
-            with _guard_at_end("error record"):
-                self._errors.record_main(error)
-            self._announce_errors()
+            self._keep_error(self._errors.record_main, error)
 
     def on_exit(self, code: int, error: SystemExit | None = None) -> None:
-        """The script ended with this exit code; what it caught before `sys.exit(1)` is the error behind it."""
+        """The script ended with this exit code; behind `sys.exit(1)` is what it caught before, or the exit itself."""
         if not self.recorder.is_enabled:
             return
         self.recorder.set_exit_code(code)
         self._story.exit_code = code
         cause = error and (error.__cause__ or (None if error.__suppress_context__ else error.__context__))
-        if code and cause:
-            with _guard_at_end("error record"):
-                self._errors.record_logged(cause)
-            self._announce_errors()
+        if code and error:
+            self._keep_error(self._errors.record_logged, cause or error)
 
     def finish(self) -> None:
         """The orderly end: the marker, and what is left to send, within a short budget. Idempotent."""
@@ -155,15 +151,21 @@ class Client:
             if self._errors.has("main"):
                 self._story.exit_code = 1
 
-    def _announce_errors(self) -> None:
+    def _keep_error(self, record: Callable[[BaseException], None], error: BaseException) -> None:
+        known = self._errors.errors
+        with _guard_at_end("error record"):
+            try:
+                record(error)
+            except Exception:
+                if self._errors.errors != known:
+                    raise
+                record(error)
         self._story.errors = self._errors.errors
         self._sender.wake()
 
     def _record_thread_error(self, error: BaseException) -> None:
         if self.recorder.is_enabled:
-            with _guard("error record"):
-                self._errors.record_thread(error)
-            self._announce_errors()
+            self._keep_error(self._errors.record_thread, error)
 
     def _leave_child_alone(self) -> None:
         """In a forked child: it is not the rank, whatever it runs."""

@@ -163,7 +163,7 @@ class ErrorRecorder:
         self._write_for_people()
 
     def record_logged(self, error: BaseException) -> None:
-        """An exception that the script caught and then left with an exit code. Raises as `record_main`."""
+        """What the script caught before it left with an exit code, or that SystemExit. Raises as `record_main`."""
         if not self.has("main"):
             self._record(error, "main", ring.MAIN_ERROR)
             self._write_for_people()

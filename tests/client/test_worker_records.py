@@ -115,13 +115,37 @@ def test_error_that_was_caught_before_the_exit_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "script",
     [
-        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise SystemExit(0)",
-        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise SystemExit(4) from None",
-        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass\nraise SystemExit(4)",
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise SystemExit('no data') from None",
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass\nraise SystemExit('no data')",
     ],
 )
-def test_exit_without_an_error_behind_it_records_none(tmp_path: Path, script: str) -> None:
+def test_exit_without_an_error_behind_it_is_kept_with_its_line(tmp_path: Path, script: str) -> None:
+    error = run(tmp_path, script).ring.error(ring.MAIN_ERROR)
+    assert error is not None
+    assert (error.type, error.message) == ("SystemExit", "no data")
+    assert "raise SystemExit('no data')" in error.traceback
+
+
+def test_exit_without_a_failure_records_no_error(tmp_path: Path) -> None:
+    script = "try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise SystemExit(0)"
     assert run(tmp_path, script).ring.error(ring.MAIN_ERROR) is None
+
+
+def test_error_is_kept_though_a_signal_handler_of_the_script_raises_meanwhile(tmp_path: Path) -> None:
+    """A DataLoader's handler does when a worker has died: in whatever the main thread executes at that moment."""
+    done = run(
+        tmp_path,
+        "import os, signal\n"
+        "def on_child(*_):\n    signal.signal(signal.SIGUSR1, signal.SIG_IGN)\n    raise RuntimeError('worker died')\n"
+        "class Loud(type):\n"
+        "    @property\n    def __module__(cls):\n        os.kill(os.getpid(), signal.SIGUSR1)\n        return 'job'\n"
+        "signal.signal(signal.SIGUSR1, on_child)\n"
+        "raise Loud('NoData', (Exception,), {'__module__': 'job'})('shard 7')\n",
+    )
+    error = done.ring.error(ring.MAIN_ERROR)
+    assert error is not None
+    assert (error.type, error.message) == ("job.NoData", "shard 7")
+    assert b"[TraceML]" not in done.stderr
 
 
 THREAD = "import threading\nt = threading.Thread(target=lambda: {}['x']); t.start(); t.join()\n"

@@ -228,6 +228,23 @@ ROWS = [
         reports=[node_report([lost_peer(0, at_ms=900.0), killed(1, "SIGTERM", died_ms=1000.0)], root_cause_rank=1)],
     ),
     Row(
+        "sys.exit, and torchrun's SIGTERM caught it on its way out",
+        [
+            lost_peer(0, at_ms=1500.0),
+            Rank(
+                rank=1,
+                error=error("SystemExit", "no data", at_ms=1000.0),
+                exit_code=3,
+                signal="SIGTERM",
+                died_ms=2000.0,
+            ),
+        ],
+        "nonzero_exit",
+        1,
+        "likely",
+        {0: "peer_lost"},
+    ),
+    Row(
         "a wrong command line is wrong on the rank that was stopped too",
         [Rank(rank=0, exit_code=2, died_ms=1000.0, step=0), killed(1, "SIGTERM", died_ms=1100.0, step=0)],
         "nonzero_exit",
@@ -424,6 +441,30 @@ def test_the_report_survives_its_own_json() -> None:
     report = report_of(ROWS[0])
 
     assert msgspec.json.decode(msgspec.json.encode(report), type=FailureReport) == report
+
+
+@pytest.mark.parametrize(
+    ("rank", "said"),
+    [
+        (killed(1, "SIGSEGV"), "was killed by SIGSEGV in step 21 (forward)"),
+        (
+            Rank(rank=1, error=error("SystemExit", "no data", at_ms=1.0), exit_code=1),
+            "exited with code 1: no data, in step 21 (forward)",
+        ),
+        (
+            Rank(rank=1, error=error("SystemExit", "3", at_ms=1.0), exit_code=3),
+            "exited with code 3 without an exception in step 21 (forward)",
+        ),
+        (
+            Rank(rank=1, error=error("RuntimeError", "Error(s) in loading:\n\tsize mismatch", at_ms=1.0), exit_code=1),
+            "raised RuntimeError: Error(s) in loading: size mismatch, in step 21 (forward)",
+        ),
+    ],
+)
+def test_what_a_rank_did_is_said_in_its_own_words(rank: Rank, said: str) -> None:
+    diagnosis = diagnose(run_facts([lost_peer(0), rank]))
+    assert diagnosis is not None
+    assert diagnosis.report.summary == f"rank 1 (node 0) {said}"
 
 
 def test_the_users_own_line_and_the_wrapped_error_are_in_the_first_two_lines() -> None:

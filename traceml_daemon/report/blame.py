@@ -31,6 +31,8 @@ from traceml_daemon.report.symptoms import Symptom, first_of, of_signal, precede
 from traceml_daemon.triage.own_source import Source, wrapped
 
 _OF_SEVERAL_RANKS: Final = frozenset({"collective_mismatch", "rendezvous_failed", "network_fabric"})
+_OWN_WORDS: Final = "Fatal Python error"
+"""Printed for the signal by the handler that the client installs: says no more than the signal."""
 _AGENT_POLL_NS: Final = 20_000_000
 """torchrun signals its ranks within microseconds of one another, and notices a death after up to 100 ms."""
 
@@ -245,11 +247,15 @@ def _what(symptom: Symptom) -> str:
         text = f"raised {short_type(symptom.error)}" + (f": {message}" if message else "")
         text = text if first is None else f"{text.rstrip('.:')}, from {_shorten(first)}"
         return f"{text},{where}" if (message or first) and where else text + where
-    if symptom.reading is not None and symptom.kind in ("original", "system"):
-        return f"printed {_shorten(symptom.reading.text)}{where}"
-    if symptom.signal is not None:
-        return f"was killed by {symptom.signal}{where}"
-    return f"exited with code {symptom.exit_code} without an exception{where}"
+    said = _shorten(symptom.reading.text) if symptom.reading and symptom.kind in ("original", "system") else None
+    if symptom.signal is not None and symptom.left_by is None:
+        said = None if said is not None and said.startswith(_OWN_WORDS) else said
+        return f"was killed by {symptom.signal}{where}" + (f", its last words: {said}" if said else "")
+    if said is not None:
+        return f"printed {said},{where}" if where else f"printed {said}"
+    last_words = _shorten(_first_line(symptom.left_by)) if symptom.left_by is not None else ""
+    reason = " without an exception" if not last_words or last_words.isdigit() else f": {last_words}"
+    return f"exited with code {symptom.exit_code}{reason}" + (f",{where}" if reason[0] == ":" and where else where)
 
 
 def _where(symptom: Symptom) -> str:
@@ -274,4 +280,7 @@ def _signature(symptom: Symptom) -> tuple[str, str, int | None]:
 
 
 def _first_line(error: RankError) -> str:
-    return error.message.strip().partition("\n")[0]
+    """Of the message; one that only announces what follows, with the line after it."""
+    first, _, rest = error.message.strip().partition("\n")
+    second = rest.strip().partition("\n")[0]
+    return f"{first} {second}" if first.endswith(":") and second else first

@@ -106,7 +106,7 @@ def ending_text(attempt: AttemptFacts, end: RankEnd | None) -> str | None:
     if end is None and attempt.state != "finished":
         return "its connection was lost before its marker" if attempt.state == "lost" else None
     error, code = attempt.error or attempt.thread_error, attempt.exit_code
-    if error is not None:
+    if error is not None and error.type != "SystemExit":
         first_line = f"{error.type}: {error.message}".splitlines()[0][:200]
         return f"exit code {code} after {first_line}" if code else f"finished after {first_line}"
     return f"exit code {code}" if code else "finished"

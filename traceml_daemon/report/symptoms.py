@@ -51,6 +51,7 @@ _SAME_INSTANT_NS: Final = 1_000_000
 """On one host: two raises this near to one another did not cause one another."""
 _AGENT_GRACE_NS: Final = 20_000_000_000
 """torchrun gives a rank 30 s after SIGTERM; a SIGKILL this long after a first death is taken for its own."""
+_EXIT_TYPE: Final = "SystemExit"
 _VAGUE_TYPES: Final = frozenset({"RuntimeError", "OSError", "Exception", "ConnectionResetError", "EOFError"})
 """Types that torch and Python raise for many causes."""
 _ENDING_SIGNALS: Final = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"})
@@ -69,6 +70,8 @@ class Symptom:
     at_ns: int | None
     """Wall clock of its own host; null where nobody knows."""
     error: RankError | None = None
+    left_by: RankError | None = None
+    """The SystemExit behind its exit code, with the line that called `sys.exit`."""
     exit_code: int | None = None
     signal: str | None = None
     step: int | None = None
@@ -84,7 +87,8 @@ class Symptom:
     @property
     def source(self) -> Source | None:
         """The line of the user's own code at which it failed, or waited."""
-        recorded = of_error(self.error).source if self.error is not None else None
+        known = self.error or self.left_by
+        recorded = of_error(known).source if known is not None else None
         return recorded or (self.reading.source if self.reading is not None else None)
 
 
@@ -138,6 +142,8 @@ def _symptom(attempt: AttemptFacts, end: RankEnd | None) -> Symptom | None:
     exit_code = end.exit_code if end is not None and end.exit_code is not None else attempt.exit_code
     signal = end.signal if end is not None else None
     error = _first_error(attempt, end)
+    if error is not None and error.type == _EXIT_TYPE:
+        return _of_exit(attempt, end, error, exit_code=exit_code or attempt.exit_code)
     if error is not None and (error.kind == "main" or exit_code != 0):
         return _of_error(attempt, error, exit_code=exit_code, signal=signal)
     common = replace(_blank(attempt, end), exit_code=exit_code, signal=signal)
@@ -150,6 +156,14 @@ def _symptom(attempt: AttemptFacts, end: RankEnd | None) -> Symptom | None:
     if exit_code:
         return replace(common, kind="original", category="nonzero_exit", confidence="likely")
     return None if attempt.state == "finished" or exit_code == 0 else common
+
+
+def _of_exit(attempt: AttemptFacts, end: RankEnd | None, error: RankError, *, exit_code: int | None) -> Symptom:
+    """It left by `sys.exit`; a signal may have caught it on its way out, which is no reason."""
+    left = replace(_blank(attempt, end), exit_code=exit_code, left_by=error, at_ns=error.raised_ns)
+    if exit_code in _ENDING_CODES:
+        return replace(left, kind="terminated", category="sigterm_unattributed")
+    return replace(left, kind="original", category="nonzero_exit", confidence="likely", step=error.step or None)
 
 
 def _blank(attempt: AttemptFacts, end: RankEnd | None) -> Symptom:

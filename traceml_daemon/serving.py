@@ -21,7 +21,7 @@ from traceml_daemon.peers.rejections import Rejections
 from traceml_daemon.peers.server import Server
 from traceml_daemon.run.replacing import read_config
 from traceml_daemon.run.run_manifest import lease_holder
-from traceml_daemon.run.served_runs import ServedRuns
+from traceml_daemon.run.runs import ServedRuns
 from traceml_daemon.run.session import Session
 from traceml_daemon.service import max_connections, prepare_process, run_loop, server_tls, stop_on_signals
 

@@ -19,8 +19,7 @@ from traceml_daemon.clock import Clock, LoopClock
 from traceml_daemon.config import RunConfig, ServeConfig
 from traceml_daemon.peers.rejections import Rejections
 from traceml_daemon.peers.server import Server
-from traceml_daemon.run.runs import Runs
-from traceml_daemon.run.served_runs import ServedRuns
+from traceml_daemon.run.runs import Runs, ServedRuns
 from traceml_daemon.run.session import Session
 
 HOLDER = LeaseHolder(host="here", pid=1, start_ticks=1)

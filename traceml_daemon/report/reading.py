@@ -10,7 +10,6 @@ from traceml_daemon.core.events import Incarnation
 from traceml_daemon.diagnosis.profile import RunProfile
 from traceml_daemon.report.cells import CellAxis, StepCells
 from traceml_daemon.report.facts import AttemptFacts, RunFacts
-from traceml_daemon.report.gpus import gpus
 from traceml_daemon.report.measured_form import (
     GpuSystem,
     NodeSeries,
@@ -22,7 +21,7 @@ from traceml_daemon.report.measured_form import (
 )
 from traceml_daemon.report.measurements import Measurements
 from traceml_daemon.report.profiles import RankParts, rank_parts, run_profile
-from traceml_daemon.report.samples import RankSamples
+from traceml_daemon.report.samples import RankSamples, gpus
 from traceml_daemon.report.series import SpanAxis, node_series, phase_lines, rank_series, series
 from traceml_daemon.report.spikes import SpikeFinder
 from traceml_daemon.report.statistics import AttemptSteps, PhaseStatistics

@@ -1,4 +1,4 @@
-"""The sections made from samples: memory and process by rank, system by node."""
+"""The sections made from samples: memory and process by rank, system by node with the devices that ranks used."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from traceml_client.protocol import columns
-from traceml_client.protocol.columns import NOT_MEASURED
+from traceml_client.protocol.columns import GPU_HEALTH_SAMPLE, GPU_SAMPLE, NOT_MEASURED
 from traceml_daemon.report import measured_form as form
-from traceml_daemon.report.measured_form import Level, NodeSystem, RankMemory, RankProcess
+from traceml_daemon.report.measured_form import GpuSystem, Level, NodeSystem, RankMemory, RankProcess
 from traceml_daemon.report.measurements import Integers, Records
 
 _NO_SAMPLES: Final = "no sample was recorded"
@@ -192,3 +192,44 @@ def _growth(counts: Integers) -> int:
 def _share(pairs: Iterable[tuple[Level | None, int | None]]) -> float | None:
     shares = [level.max / total for level, total in pairs if level is not None and total]
     return round(max(shares), 4) if shares else None
+
+
+_THROTTLING: Final = {
+    0x04: "the power cap",
+    0x08: "a slowdown by the hardware",
+    0x20: "heat",
+    0x40: "heat, by the hardware",
+    0x80: "the power brake",
+}
+"""NVML's reasons that hold clocks back against the work's interest; idle or a chosen clock does not."""
+_HARMFUL: Final = sum(_THROTTLING)
+
+
+def gpus(samples: RankSamples, rank: int) -> Iterator[GpuSystem]:
+    """By device, of one rank."""
+    usage, health = samples.values[GPU_SAMPLE], samples.values[GPU_HEALTH_SAMPLE]
+    for device in np.unique(usage[0]).tolist():
+        yield _gpu(rank, device, usage[:, usage[0] == device], health[:, health[0] == device])
+
+
+def _gpu(rank: int, device: int, usage: Integers, health: Integers) -> GpuSystem:
+    _, busy, used, total, temperature, power = usage
+    _, reasons, ecc, xid, clock, power_limit = health
+    known = reasons[reasons != NOT_MEASURED]
+    limit_mw = largest(power_limit)
+    seen = int(np.bitwise_or.reduce(known)) if len(known) else 0
+    return GpuSystem(
+        rank=rank,
+        device=device,
+        utilization_percent=level(busy, scale=0.1),
+        memory_used_bytes=level(used),
+        memory_total_bytes=largest(total),
+        temperature_c=level(temperature),
+        power_w=level(power, scale=0.001),
+        power_limit_w=None if limit_mw is None else limit_mw / 1000,
+        sm_clock_mhz=level(clock),
+        throttled_share=round(float(((known & _HARMFUL) > 0).mean()), 4) if len(known) else None,
+        throttle_reasons=tuple(text for bit, text in _THROTTLING.items() if seen & bit),
+        ecc_uncorrected=largest(ecc),
+        last_xid=largest(xid[-1:]),
+    )

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import logging
+import secrets
 from typing import Final
 
 from traceml_client.protocol import messages
-from traceml_client.protocol.errors import StoreError
+from traceml_client.protocol.errors import ConfigError, StoreError
 from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_client.protocol.manifest import LeaseHolder
-from traceml_client.protocol.messages import NodeHello, RankHello
+from traceml_client.protocol.messages import NUMBER_ME, NodeHello, RankHello
 from traceml_client.protocol.proof import is_proven
 from traceml_daemon.clock import Clock
-from traceml_daemon.config import RunConfig
+from traceml_daemon.config import RunConfig, ServeConfig, check_run_name
 from traceml_daemon.core import events as ev
 from traceml_daemon.errors import CannotStart, NotAdmitted
 from traceml_daemon.peers.connection import Connection, Peer
 from traceml_daemon.peers.rejections import Rejections
+from traceml_daemon.run.run_dirs import make_run_dir, new_run_name
+from traceml_daemon.run.run_manifest import wall_ns
 from traceml_daemon.run.session import Session
 from traceml_daemon.storage.no_history import NoHistory
 from traceml_daemon.storage.store import Sink, Store
@@ -24,7 +30,7 @@ _MAX_RUN_TEXT: Final = 255
 
 
 class Runs:
-    """The live runs. This class takes peers into runs that are open; `served_runs` also opens them on demand."""
+    """The live runs. This class takes peers into runs that are open; `ServedRuns` also opens them on demand."""
 
     def __init__(self, *, token: str, clock: Clock, holder: LeaseHolder, rejections: Rejections) -> None:
         self.sessions: dict[str, Session] = {}
@@ -102,3 +108,125 @@ def _claims(hello: RankHello | NodeHello) -> tuple[str | int, ...]:
     if isinstance(hello, RankHello):
         return "rank", hello.run, hello.node_index, hello.local_rank, hello.attempt
     return "node", hello.run, hello.node_rank
+
+
+MAX_LIVE_RUNS: Final = 64
+MAX_REMEMBERED: Final = 1024
+"""Finalized runs whose late peers are told so; those of older ones hear that another run is served here."""
+
+_log = logging.getLogger("traceml_daemon")
+
+
+class ServedRuns(Runs):
+    """Runs by name. A peer without one joins the daemon's own run."""
+
+    def __init__(self, config: ServeConfig, *, clock: Clock, holder: LeaseHolder, rejections: Rejections) -> None:
+        super().__init__(token=config.token, clock=clock, holder=holder, rejections=rejections)
+        self._config = config
+        self._default_name = config.run_name
+        self._is_stopping = False
+        self._opening = asyncio.Lock()
+        self._ended: dict[str, None] = {}
+        """Ids and names of finalized runs, oldest first."""
+        self._watchers: set[asyncio.Task[None]] = set()
+
+    async def open_default(self) -> Session:
+        """The run that `--run-name` names, so that a name that is taken is told at the start.
+
+        Raises:
+            ConfigError: the name is taken.
+            CannotStart: its database is not to be had.
+        """
+        assert self._default_name is not None
+        return await self._open(self._default_name, nnodes=0, nproc_per_node=0, is_direct=True)
+
+    async def session_for(self, hello: RankHello | NodeHello) -> Session:
+        async with self._opening:
+            session = self.find(hello.run)
+            if session is not None:
+                return session
+            if hello.run in self._ended and hello.run:
+                raise NotAdmitted(messages.RUN_ENDED, f"run {hello.run} is over")
+            if isinstance(hello, RankHello) and hello.node_index != NUMBER_ME:
+                raise NotAdmitted(messages.WRONG_RUN, "no such run is served here")
+            return await self._open_for(hello)
+
+    def find(self, run: str) -> Session | None:
+        """A peer without a run's name means the daemon's own run, or the next one if that is over."""
+        name = run or self._default_name
+        session = super().find(name) if name else None
+        return None if session is not None and not run and session.core.phase == "sealed" else session
+
+    async def stop_and_wait(self) -> None:
+        """Finalize what is there; open nothing new."""
+        self._is_stopping = True
+        self.stop()
+        while self._watchers:
+            await asyncio.wait(self._watchers)
+
+    async def close(self) -> None:
+        for watcher in tuple(self._watchers):
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+        await super().close()
+
+    async def _open_for(self, hello: RankHello | NodeHello) -> Session:
+        if self._is_stopping:
+            raise NotAdmitted(messages.RUN_ENDED, "the aggregator is about to stop")
+        if len(self.sessions) >= MAX_LIVE_RUNS:
+            raise NotAdmitted(messages.TOO_MANY, "the aggregator serves too many runs already")
+        try:
+            if isinstance(hello, NodeHello):
+                return await self._open(
+                    self._name_for(hello.run),
+                    nnodes=max(1, hello.nnodes),
+                    nproc_per_node=hello.local_world_size,
+                    is_direct=False,
+                )
+            return await self._open(self._name_for(hello.run), nnodes=0, nproc_per_node=0, is_direct=True)
+        except (ConfigError, CannotStart) as error:
+            raise NotAdmitted(messages.RUN_ENDED, str(error)) from None
+
+    def _name_for(self, run: str) -> str:
+        if run:
+            return check_run_name(run, source="the peer's run name")
+        self._default_name = new_run_name()
+        return self._default_name
+
+    async def _open(self, run_name: str, *, nnodes: int, nproc_per_node: int, is_direct: bool) -> Session:
+        config = self._config
+        folder = await asyncio.get_running_loop().run_in_executor(None, make_run_dir, config.logs_dir, run_name)
+        before = folder.left_behind
+        session = await self.open(
+            RunConfig(
+                run_name=run_name,
+                run_id=secrets.token_hex(16) if before is None else before.run_id,
+                run_dir=folder.path,
+                token=config.token,
+                nnodes=nnodes or config.nnodes,
+                nproc_per_node=nproc_per_node or config.nproc_per_node,
+                finalize_timeout_s=config.finalize_timeout_s,
+                settle_s=config.settle_s,
+                is_direct=is_direct,
+                created_ns=self._clock.wall_ns() if before is None else wall_ns(before.created_at),
+            )
+        )
+        watcher = asyncio.get_running_loop().create_task(self._forget(session))
+        self._watchers.add(watcher)
+        watcher.add_done_callback(self._watchers.discard)
+        return session
+
+    async def _forget(self, session: Session) -> None:
+        """Wait for the run's last file, then let go of it. A run without a name of its own is followed by another."""
+        await session.finalized
+        for key in (session.config.run_id, session.config.run_name):
+            self._ended[key] = None
+        while len(self._ended) > MAX_REMEMBERED:
+            del self._ended[next(iter(self._ended))]
+        if self._default_name == session.config.run_name:
+            self._default_name = None
+        await session.close()
+        del self.sessions[session.config.run_id]  # last: a daemon that closes meanwhile closes it for us
+        if not self.sessions:
+            # Its parts point at one another, and the collector of a quiet daemon comes by every few weeks.
+            asyncio.get_running_loop().call_soon(gc.collect)

@@ -25,8 +25,7 @@ from traceml_daemon.core.settings import CoreSettings
 from traceml_daemon.errors import NotAdmitted
 from traceml_daemon.peers.connection import Connection
 from traceml_daemon.peers.intake import Intake
-from traceml_daemon.peers.node_peer import NodePeer
-from traceml_daemon.peers.rank_peer import RankPeer
+from traceml_daemon.peers.members import NodePeer, RankPeer
 from traceml_daemon.peers.rejections import Rejections
 from traceml_daemon.peers.roster import NodeSlot, Roster
 from traceml_daemon.peers.slots import RankSlot

@@ -8,7 +8,6 @@ import shlex
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Final, Literal
@@ -84,18 +83,15 @@ EXIT_FOUND: Final = 0
 EXIT_UNKNOWN: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """How the diagnosis is to be given."""
-
-    form: Literal["text", "json", "sarif"] = "text"
-    is_redacted: bool = False
-    bundle: Path | None = None
-    """An archive to write, redacted in any case."""
+Form = Literal["text", "json", "sarif"]
 
 
-def diagnose(names: Sequence[str], run_dir: Path | None, output: Output) -> int:
+def diagnose(
+    names: Sequence[str], run_dir: Path | None, *, form: Form = "text", is_redacted: bool = False, bundle: Path | None
+) -> int:
     """Print the diagnosis of these log files or standard input, or of this run; return the exit code.
+
+    `bundle`: an archive to write, redacted in any case.
 
     Raises:
         StoreError: one of them cannot be read, or is no log; the bundle cannot be written.
@@ -103,26 +99,26 @@ def diagnose(names: Sequence[str], run_dir: Path | None, output: Output) -> int:
     report = _diagnose_logs(names) if run_dir is None else _diagnose_run(run_dir)
     redactor = Redactor(_known_names())
     files = _run_files(run_dir) if run_dir is not None else [path for name in names if (path := Path(name)).is_file()]
-    for file in files if output.is_redacted else ():
+    for file in files if is_redacted else ():
         with contextlib.suppress(OSError):
             redactor.learn(read_tail(file))
-    if output.bundle is not None:
+    if bundle is not None:
         from traceml_daemon.commands.bundling import write_bundle
 
-        write_bundle(output.bundle, redactor.struct(report), files, redactor)
-    sys.stdout.write(_rendered(report, redactor, output))
+        write_bundle(bundle, redactor.struct(report), files, redactor)
+    sys.stdout.write(_rendered(report, redactor, form, is_redacted=is_redacted))
     return EXIT_UNKNOWN if report.confidence == "unknown" else EXIT_FOUND
 
 
-def _rendered(report: FailureReport, redactor: Redactor, output: Output) -> str:
-    if output.form == "sarif":
+def _rendered(report: FailureReport, redactor: Redactor, form: Form, *, is_redacted: bool) -> str:
+    if form == "sarif":
         from traceml_daemon.commands.sarif import build_sarif
 
         document = build_sarif(report)
-        text = encode_json(redactor.value(document) if output.is_redacted else document).decode()
+        text = encode_json(redactor.value(document) if is_redacted else document).decode()
     else:
-        shown = redactor.struct(report) if output.is_redacted else report
-        text = encode_json(shown).decode() if output.form == "json" else failure_text(shown)
+        shown = redactor.struct(report) if is_redacted else report
+        text = encode_json(shown).decode() if form == "json" else failure_text(shown)
     return text if text.endswith("\n") else text + "\n"
 
 

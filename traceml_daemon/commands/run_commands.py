@@ -134,9 +134,8 @@ def diagnose_command(
         raise ConfigError("--json, --sarif: give one of them")
     run_dir = _run_among(what, logs_dir)
     form: Literal["text", "json", "sarif"] = "json" if is_json else "sarif" if is_sarif else "text"
-    return diagnosing.diagnose(
-        what, run_dir, diagnosing.Output(form=form, is_redacted=is_redacted or bundle is not None, bundle=bundle)
-    )
+    is_redacted = is_redacted or bundle is not None
+    return diagnosing.diagnose(what, run_dir, form=form, is_redacted=is_redacted, bundle=bundle)
 
 
 def _run_among(what: list[str], logs_dir: str | None) -> Path | None:

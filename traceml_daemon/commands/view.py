@@ -14,7 +14,6 @@ from traceml_client.protocol.manifest import (
     FILE_NAME,
     Manifest,
     TelemetryFacts,
-    TelemetryReason,
     read_manifest,
     write_atomically,
 )
@@ -67,7 +66,7 @@ def _finish(run_dir: Path) -> None:
         from traceml_daemon.run.offline import finalize  # most runs are finished, and looking at them should be quick
 
         try:
-            finalize(run_dir, reason=_reason(found))
+            finalize(run_dir, reason=(found.telemetry_reason if found is not None else None) or "aggregator_died")
         except OSError as error:
             raise ReportError(f"{error.filename or run_dir}: {error.strerror}") from None
 
@@ -92,11 +91,6 @@ def _is_unfinished(run_dir: Path, found: Manifest) -> bool:
         return True
     has_summary = (run_dir / SUMMARY_TEXT_FILE).is_file()
     return found.telemetry_status == "failed" and not has_summary and (run_dir / DATABASE_FILE).is_file()
-
-
-def _reason(found: Manifest | None) -> TelemetryReason:
-    """What stands in the report for why no daemon made it."""
-    return (found.telemetry_reason if found is not None else None) or "aggregator_died"
 
 
 def _refuse_if_alive(run_dir: Path, found: Manifest | None) -> None:

@@ -11,8 +11,7 @@ import errno
 import functools
 import socket
 from collections import Counter
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from traceml_client.protocol import messages
 from traceml_client.protocol.errors import RemoteProtocolError
@@ -195,7 +194,9 @@ class Server:
 
     def take_hello(self, connection: Connection, hello: RankHello | NodeHello, nonce: bytes) -> None:
         self._part_with(connection)
-        self._start(self._admit(connection, hello, nonce))
+        task = asyncio.get_running_loop().create_task(self._admit(connection, hello, nonce))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _admit(self, connection: Connection, hello: RankHello | NodeHello, nonce: bytes) -> None:
         try:
@@ -221,11 +222,6 @@ class Server:
         timer = self._strangers.pop(stranger, None)
         if timer is not None:
             timer.cancel()
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 class _Stranger:

@@ -135,7 +135,7 @@ def _report(verdict: Blame, symptoms: Sequence[Symptom], facts: RunFacts, run_di
         **advice(verdict.category, verdict.confidence, stderr=stderr, run=run, next_run=next_run),
         initiating_rank=initiator.rank if initiator is not None else None,
         node_rank=initiator.attempt.incarnation.node_index if initiator is not None else verdict.node_index,
-        attempt=_number(initiator.attempt, facts) if initiator is not None else None,
+        attempt=by_rank(facts.attempts)[initiator.rank].index(initiator.attempt) if initiator is not None else None,
         step=initiator.step if initiator is not None else None,
         phase=initiator.phase if initiator is not None else None,
         exit_code=initiator.exit_code if initiator is not None else facts.exit_code,
@@ -188,11 +188,6 @@ def stderr_of(attempt: AttemptFacts | None, node_index: int | None = None) -> st
         return f"{layout_node_dir(node_index or 0)}/{TRAINING_STDERR_FILE}"
     incarnation = attempt.incarnation
     return f"{layout_rank_dir(incarnation.node_index, attempt.place.rank, incarnation.attempt)}/{STDERR_FILE}"
-
-
-def _number(attempt: AttemptFacts, facts: RunFacts) -> int:
-    """As the summary numbers a rank's attempts: by start."""
-    return by_rank(facts.attempts)[attempt.place.rank].index(attempt)
 
 
 _MAX_FILE_BYTES: Final = 64 << 20

@@ -18,7 +18,7 @@ from traceml_daemon.report.charts.axes import Chart, step_ticks, time_ticks
 from traceml_daemon.report.charts.heat_map import heat_map
 from traceml_daemon.report.charts.lines import phases_over_time, rank_chart, share_bar
 from traceml_daemon.report.charts.timeline import timeline
-from traceml_daemon.report.form import FinalSummary, RankSection
+from traceml_daemon.report.form import FinalSummary
 from traceml_daemon.report.text import collateral_text, outcome_lines, size_text, step_caption, telemetry_lines
 
 MAX_RANK_ROWS: Final = 32
@@ -63,19 +63,16 @@ def charts(summary: FinalSummary) -> dict[str, Chart | None]:
     times = time_ticks(series.seconds_per_span * len(series.times_s)) if series.times_s else ()
     unusual = {"validation or checkpoint": [(step - 0.5) / num_steps for step in series.unusual_steps]}
     step_ms = {each.rank: each.step_ms for each in series.ranks}
-    every_memory = {"rss": {each.rank: each.rss_mib for each in series.ranks}}
-    every_memory["device"] = {each.rank: each.device_mib for each in series.ranks}
-    titles = {"rss": "Resident memory of each rank", "device": "Device memory allocated by each rank"}
+    rss, device = ({each.rank: getattr(each, name) for each in series.ranks} for name in ("rss_mib", "device_mib"))
+    since = "since training started"
     return {
         "timeline": timeline(summary),
         "shares": share_bar(summary.step_time.phases),
         "step-time": rank_chart("step-time", "Step time over the run", "ms", step_ms, steps, "step", unusual),
         "heat-map": heat_map(step_ms, steps),
         "phases": phases_over_time(series.phase_ms, steps),
-        **{
-            name: rank_chart(name, titles[name], "MiB", lines, times, "since training started")
-            for name, lines in every_memory.items()
-        },
+        "rss": rank_chart("rss", "Resident memory of each rank", "MiB", rss, times, since),
+        "device": rank_chart("device", "Device memory allocated by each rank", "MiB", device, times, since),
     }
 
 
@@ -99,16 +96,7 @@ def _rank_rows(summary: FinalSummary) -> Iterator[_RankRow]:
         ranks.sort(key=lambda rank: (rank.rank not in missing, -medians.get(rank.rank, 0.0)))
     for rank in ranks[:MAX_RANK_ROWS]:
         median, peak = medians.get(rank.rank), peaks.get(rank.rank)
-        yield _RankRow(
-            rank=rank.rank,
-            attempts=len(rank.attempts),
-            steps=rank.attempts[-1].steps,
-            p50="-" if median is None else f"{median:.3f}",
-            memory="-" if peak is None else size_text(peak),
-            state=missing.get(rank.rank) or _state(rank),
-        )
-
-
-def _state(rank: RankSection) -> str:
-    last = rank.attempts[-1]
-    return last.state if last.exit_code in (None, 0) else f"exit code {last.exit_code}"
+        last = rank.attempts[-1]
+        state = last.state if last.exit_code in (None, 0) else f"exit code {last.exit_code}"
+        p50, memory = "-" if median is None else f"{median:.3f}", "-" if peak is None else size_text(peak)
+        yield _RankRow(rank.rank, len(rank.attempts), last.steps, p50, memory, missing.get(rank.rank) or state)

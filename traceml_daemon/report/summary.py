@@ -60,15 +60,9 @@ def build_summary(
 
 
 def _training(facts: RunFacts) -> TrainingSection:
-    started_ns = facts.training_started_ns
-    return TrainingSection(
-        status=facts.status,
-        exit_code=facts.exit_code,
-        signal=facts.signal,
-        started_at=rfc3339(started_ns if started_ns is not None else facts.started_ns),
-        ended_at=_time(facts.training_ended_ns),
-        nodes=facts.nodes,
-    )
+    started_at = _time(facts.training_started_ns) or rfc3339(facts.started_ns)
+    ended_at = _time(facts.training_ended_ns)
+    return TrainingSection(facts.status, facts.exit_code, facts.signal, started_at, ended_at, facts.nodes)
 
 
 def _ranks(

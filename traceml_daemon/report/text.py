@@ -65,11 +65,11 @@ _WIDTH: Final = 100
 def summary_text(summary: FinalSummary) -> str:
     sections = (
         outcome_lines(summary),
-        _failure(summary),
+        map(_cut, failure_lines(summary.failure) if summary.failure is not None else ()),
         _history(summary),
         _diagnosis(summary),
         _ranks(summary),
-        (*telemetry_lines(summary), *_warnings(summary)),
+        (*telemetry_lines(summary), *(_cut(f"  warning: {each}") for each in summary.warnings[:_MAX_WARNINGS])),
         _step_time(summary.step_time, has_failed=summary.training.status != "completed"),
         _resources(summary),
     )
@@ -113,11 +113,6 @@ def _duration(summary: FinalSummary) -> str:
         return ""
     started, ended = (datetime.fromisoformat(time) for time in (training.started_at, training.ended_at))
     return f", {(ended - started).total_seconds():.1f} s"
-
-
-def _failure(summary: FinalSummary) -> Iterator[str]:
-    if summary.failure is not None:
-        yield from (_cut(line) for line in failure_lines(summary.failure))
 
 
 def _history(summary: FinalSummary) -> Iterator[str]:
@@ -179,11 +174,6 @@ def telemetry_lines(summary: FinalSummary) -> Iterator[str]:
     )
     if telemetry.frames_rejected:
         yield f"  frames rejected: {telemetry.frames_rejected}"
-
-
-def _warnings(summary: FinalSummary) -> Iterator[str]:
-    for warning in summary.warnings[:_MAX_WARNINGS]:
-        yield _cut(f"  warning: {warning}")
 
 
 def _step_time(section: StepTimeSection, *, has_failed: bool) -> Iterator[str]:

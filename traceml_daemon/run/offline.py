@@ -14,7 +14,6 @@ from typing import cast
 
 import msgspec
 
-from traceml_client.protocol import manifest
 from traceml_client.protocol.errors import ConfigError, StoreError
 from traceml_client.protocol.manifest import TelemetryFacts, TelemetryReason, rfc3339
 from traceml_daemon.core.events import SealRun
@@ -29,7 +28,7 @@ from traceml_daemon.run.final_files import (
     warning_document,
     write_reports,
 )
-from traceml_daemon.run.remains import Remains, collect
+from traceml_daemon.run.remains import Remains, collect, read_manifest
 from traceml_daemon.run.run_facts import RunKnowledge, final_fields, run_facts, telemetry_facts
 from traceml_daemon.run.run_files import write_json
 from traceml_daemon.run.run_manifest import first_manifest, is_held, wall_ns, write_with_artifacts
@@ -125,10 +124,7 @@ def _training_times(remains: Remains) -> tuple[int | None, int | None]:
 
 def _refuse_if_held(run_dir: Path) -> None:
     """Raises StoreError if the run's holder is alive, or may be: one on another host is until its lease ends."""
-    try:
-        found = manifest.read_manifest(run_dir)
-    except StoreError:
-        return
-    if is_held(found) and found.lease is not None:
+    found = read_manifest(run_dir)
+    if found is not None and found.lease is not None and is_held(found):
         holder = found.lease.holder
         raise StoreError(f"{run_dir} is held by process {holder.pid} on {holder.host}, which is still alive")

@@ -51,7 +51,7 @@ def collect(run_dir: Path) -> Remains:
     Raises:
         StoreError: neither a manifest nor a database says what run this is, or the database is damaged.
     """
-    found = _read_manifest(run_dir)
+    found = read_manifest(run_dir)
     has_history = found is None or found.telemetry.reason != "history_disabled"
     database = _open_database(run_dir, must_exist=found is None) if has_history else None
     recovered = database[1].recovered if database is not None else Recovered()
@@ -79,7 +79,8 @@ def collect(run_dir: Path) -> Remains:
 # --- the parts --------------------------------------------------------------------------------------------------------
 
 
-def _read_manifest(run_dir: Path) -> Manifest | None:
+def read_manifest(run_dir: Path) -> Manifest | None:
+    """Null where it cannot be read."""
     try:
         return manifest.read_manifest(run_dir)
     except StoreError:

@@ -37,6 +37,8 @@ from traceml_daemon.storage.rows import FRAMES_REJECTED, INTERRUPTED_NS, TRAININ
 from traceml_daemon.storage.store import Sink
 
 _MAX_WARNINGS: Final = 100
+_KEPT: Final = ("run_name", "run_id", "created_ns", "nnodes", "nproc_per_node", "is_direct", "has_html")
+"""Of the run's configuration in its database: an offline finalization may find no manifest."""
 
 _log = logging.getLogger("traceml_daemon")
 
@@ -80,17 +82,8 @@ class Session:
         events = take_up(self.store.recovered, self.roster)
         started_ns = self.store.recovered.number(TRAINING_STARTED_NS)
         self._sealing.interrupted_ns = self.store.recovered.number(INTERRUPTED_NS)
-        facts = {
-            "run_name": config.run_name,
-            "run_id": config.run_id,
-            "created_ns": config.created_ns,
-            "nnodes": config.nnodes,
-            "nproc_per_node": config.nproc_per_node,
-            "is_direct": config.is_direct,
-            "has_html": config.has_html,
-            "is_authenticated": bool(config.token),
-        }
-        for key, value in facts.items():
+        facts = {name: getattr(config, name) for name in _KEPT}
+        for key, value in (*facts.items(), ("is_authenticated", bool(config.token))):
             self.store.put_meta(key, msgspec.json.encode(value).decode())
         self.manifest.update()
         self.files.submit(self.files.reserve.take, config.nnodes * config.nproc_per_node)

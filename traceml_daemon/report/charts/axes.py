@@ -8,20 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 SIZE: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     place_pct: float
     """From the left, or from the bottom."""
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """One SVG path. `css`: how the style sheet calls its colour."""
 
     css: str
@@ -29,8 +27,7 @@ class Shape:
     title: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """One entry of a legend."""
 
     css: str

@@ -66,13 +66,10 @@ def _shapes(rows: list[tuple[int, Line]], middle: float) -> list[Shape]:
             if cell == len(levels) or levels[cell] != levels[start]:
                 level = levels[start]
                 if level is not None:
-                    paths[level].append(_box(start / num_cells, (cell - start) / num_cells, place * height, height))
+                    x, width = SIZE * start / num_cells, SIZE * (cell - start) / num_cells
+                    paths[level].append(f"M{x:.4g} {place * height:.4g}h{width:.4g}v{height:.4g}h-{width:.4g}z")
                 start = cell
     return [Shape(f"heat h{level}", "".join(paths[level])) for level in sorted(paths)]
-
-
-def _box(x: float, width: float, y: float, height: float) -> str:
-    return f"M{SIZE * x:.4g} {y:.4g}h{SIZE * width:.4g}v{height:.4g}h-{SIZE * width:.4g}z"
 
 
 def _labels(first_ranks: list[int]) -> tuple[Tick, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 from traceml_daemon.diagnosis.wording import ranks_text
 from traceml_daemon.report.charts.axes import SIZE, Chart, Key, Shape, Tick, box_path, time_ticks
@@ -27,8 +27,7 @@ _ENDS: Final = {"finished": ("a-finished", "finished"), "failed": ("a-failed", "
 _OTHER: Final = ("a-lost", "ended without a marker")
 
 
-@dataclass(frozen=True, slots=True)
-class _Bar:
+class _Bar(NamedTuple):
     start_s: float
     end_s: float
     ending: str
@@ -90,16 +89,13 @@ def _stalls(series: RankSeries | None, bar: _Bar, bound_ms: float, steps_per_cel
     """About when: the steps' own times laid end to end between the attempt's first and last sign."""
     if series is None or not series.step_ms:
         return
-    cell_s = [_cell_s(*pair, steps_per_cell) for pair in zip(series.step_ms, series.step_max_ms, strict=True)]
+    cells = zip(series.step_ms, series.step_max_ms, strict=True)
+    cell_s = [((median or 0.0) * (steps_per_cell - 1) + (largest or 0.0)) / 1e3 for median, largest in cells]
     total_s = sum(cell_s)
     scale = (bar.end_s - bar.start_s) / total_s if total_s > 0 else 0.0
     for after_s, largest_ms in zip(accumulate(cell_s), series.step_max_ms, strict=True):
         if largest_ms is not None and largest_ms >= bound_ms:
             yield bar.start_s + scale * after_s
-
-
-def _cell_s(median_ms: float | None, largest_ms: float | None, steps: int) -> float:
-    return ((median_ms or 0.0) * (steps - 1) + (largest_ms or 0.0)) / 1e3
 
 
 def _grouped(rows: Iterable[_Row], end_s: float) -> list[_Row]:

@@ -78,8 +78,11 @@ def test_phases_stack_up_to_the_step() -> None:
 def test_the_timeline_tells_deaths_and_stalls(tmp_path: Path) -> None:
     chart = timeline(reports.failed(tmp_path))
     assert chart is not None
-    assert {key.label for key in chart.keys} >= {"ended with an error or was killed", "last sign before a death"}
-    assert [tick.label for tick in chart.y_ticks] == ["rank 0", "rank 1", "rank 2"]
+    labels = {"failed first", "ended with an error or was killed", "last sign before a death"}
+    assert {key.label for key in chart.keys} == labels
+    assert [tick.label for tick in chart.y_ticks] == ["rank 1", "ranks 0, 2"]
+    css = {shape.title.partition(":")[0]: shape.css for shape in chart.shapes if shape.css.startswith("fill ")}
+    assert (css["rank 1, attempt 1"], css["ranks 0, 2, attempt 0"]) == ("fill a-failed", "fill a-ended")
 
     healthy = reports.healthy(tmp_path)
     stalled = tuple(

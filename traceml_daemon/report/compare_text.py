@@ -13,6 +13,7 @@ from traceml_daemon.report.saved import SavedRun, read_run
 
 MIN_STEPS: Final = 30
 """Seven stretches of four steps; below, an interval says more about luck than about the run."""
+_MANY_PCT: Final = 900.0
 
 
 def refusal(a: SavedRun, b: SavedRun) -> str | None:
@@ -84,8 +85,8 @@ def caveats(a: SavedRun, b: SavedRun) -> Iterator[str]:
 
 def _caveats_of(label: str, run: SavedRun) -> Iterator[str]:
     if run.training.status != "completed":
-        cause = f": {run.failure.summary}" if run.failure is not None else ""
-        yield f"{label} ({run.run_name}) was not completed, it is {run.training.status}{cause}"
+        words = {"failed": "failed", "interrupted": "was interrupted"}
+        yield f"{label} ({run.run_name}) {words.get(run.training.status, f'is {run.training.status}')}"
     if run.provisional:
         yield f"{label} ({run.run_name}) was still ending when its summary was written"
     if run.telemetry.records.dropped:
@@ -135,11 +136,19 @@ def _row(phase: PhaseChange) -> str:
 
 
 def _percent(change_pct: float | None) -> str:
-    return f"{'-':>9}" if change_pct is None else f"{change_pct:>+7.1f} %"
+    return f"{'-':>9}" if change_pct is None else f"{_times(change_pct):>9}"
+
+
+def _times(change_pct: float) -> str:
+    """`+9.8 %`, and from ten times on `x 398`: nobody reads thousands of per cent."""
+    return f"x {1 + change_pct / 100:.0f}" if change_pct >= _MANY_PCT else f"{change_pct:+.1f} %"
 
 
 def _interval(interval: Interval | None) -> str:
-    return "-" if interval is None else f"{interval[0]:+.1f} to {interval[1]:+.1f} %"
+    if interval is None:
+        return "-"
+    low, high = map(_times, interval)
+    return f"{low.removesuffix(' %')} to {high}"
 
 
 def _findings(comparison: Comparison) -> Iterator[str]:

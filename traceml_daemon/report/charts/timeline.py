@@ -23,7 +23,11 @@ _MIN_STALL_MS: Final = 500.0
 """unless nobody would have noticed it."""
 _MAX_STALLS: Final = 40
 _ROW_PX: Final = 24
-_ENDS: Final = {"finished": ("a-finished", "finished"), "failed": ("a-failed", "ended with an error or was killed")}
+_ENDS: Final = {
+    "finished": ("a-finished", "finished"),
+    "first": ("a-failed", "failed first"),
+    "failed": ("a-ended", "ended with an error or was killed"),
+}
 _OTHER: Final = ("a-lost", "ended without a marker")
 
 
@@ -72,17 +76,21 @@ def _rows(summary: FinalSummary, start: float) -> Iterator[_Row]:
     series = {each.rank: each for each in summary.series.ranks}
     medians = [v for each in summary.series.ranks for v in each.step_ms if v is not None]
     bound_ms = max(_MIN_STALL_MS, _STALL * statistics.median(medians)) if medians else float("inf")
+    failure = summary.failure
     for rank in summary.ranks:
-        bars = tuple(_bar(attempt, start) for attempt in rank.attempts if attempt.first_at is not None)
+        first = failure.attempt if failure is not None and failure.initiating_rank == rank.rank else None
+        bars = tuple(_bar(each, start, first) for each in rank.attempts if each.first_at is not None)
         if bars:
             stalls = _stalls(series.get(rank.rank), bars[-1], bound_ms, summary.series.steps_per_cell)
             yield _Row([rank.rank], bars, tuple(stalls))
 
 
-def _bar(attempt: AttemptSection, start: float) -> _Bar:
-    first, last = (_seconds(time) or start for time in (attempt.first_at, attempt.last_at))
-    has_failed = attempt.exit_code not in (None, 0)
-    return _Bar(max(0.0, first - start), max(0.0, last - start), "failed" if has_failed else attempt.state)
+def _bar(attempt: AttemptSection, start: float, failed_first: int | None) -> _Bar:
+    begin, last = (_seconds(time) or start for time in (attempt.first_at, attempt.last_at))
+    is_killed = attempt.exit_code is None and attempt.why is not None and attempt.state != "finished"
+    ending = "failed" if attempt.exit_code or is_killed else attempt.state
+    ending = "first" if attempt.attempt == failed_first else ending
+    return _Bar(max(0.0, begin - start), max(0.0, last - start), ending)
 
 
 def _stalls(series: RankSeries | None, bar: _Bar, bound_ms: float, steps_per_cell: int) -> Iterator[float]:
@@ -99,7 +107,7 @@ def _stalls(series: RankSeries | None, bar: _Bar, bound_ms: float, steps_per_cel
 
 
 def _grouped(rows: Iterable[_Row], end_s: float) -> list[_Row]:
-    """Ranks that look alike in one row, those that failed first."""
+    """Ranks that look alike in one row: the one that failed first, the others that failed, the rest."""
     groups: dict[object, _Row] = {}
     for row in rows:
         places = tuple(round(t / (_SAME_PLACE * end_s)) for bar in row.bars for t in (bar.start_s, bar.end_s))
@@ -108,7 +116,12 @@ def _grouped(rows: Iterable[_Row], end_s: float) -> list[_Row]:
             groups[likeness].ranks += row.ranks
         else:
             groups[likeness] = row
-    return sorted(groups.values(), key=lambda row: (all(b.ending == "finished" for b in row.bars), row.ranks))
+
+    def place(row: _Row) -> tuple[bool, bool, list[int]]:
+        endings = {bar.ending for bar in row.bars}
+        return endings == {"finished"}, "first" not in endings, row.ranks
+
+    return sorted(groups.values(), key=place)
 
 
 def _shapes(rows: Sequence[_Row], end_s: float) -> Iterator[Shape]:

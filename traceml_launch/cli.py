@@ -13,7 +13,9 @@ from traceml_client.protocol.errors import ConfigError
 from traceml_launch.commandline.options import suggestion
 
 EXIT_USAGE = 2
-OFFLINE_COMMANDS = {
+COMMANDS = {
+    "run": "Train a script under torchrun, supervised and measured.",
+    "demo": "Train a small packaged job with two ranks; print its report.",
     "status": "The state of a live or past run.",
     "view": "Print a run's report again; make it first where nobody did.",
     "diagnose": "Which rank failed first, and why: of a run or of any logs.",
@@ -21,26 +23,26 @@ OFFLINE_COMMANDS = {
     "verify": "Whether the diagnosed cause of a failed run is still there.",
     "compare": "What changed from one run to another; many as a table.",
     "prune": "Remove old run folders, never a live one.",
+    "serve": "The aggregator alone, for direct launches and systemd.",
 }
-"""The daemon's own commands about runs that are there, mounted when one is asked for."""
-COMMANDS = ("run", "demo", *OFFLINE_COMMANDS, "serve")
 LATER_COMMANDS = ("stacks",)
 
 
 def main() -> int:
     """`traceml`: returns the exit code of the command."""
     words = sys.argv[1:]
-    if words and words[0] == "run":
+    name = words[0] if words else ""
+    if name == "run":
         return run_command(words[1:])
-    if words and words[0] == "serve":
+    if name == "serve":
         return _serve(words[1:])
-    if words and words[0] in OFFLINE_COMMANDS:
+    if name in COMMANDS and name != "demo":
         return _look_at_runs(words)
-    if words and words[0] in LATER_COMMANDS:
-        return _refuse("traceml", f"the command {words[0]} is not in this version of TraceML")
-    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
-        nearest = suggestion(words[0], [*COMMANDS, *LATER_COMMANDS]) or f"; the commands are {', '.join(COMMANDS)}"
-        return _refuse("traceml", f"unknown command {words[0]}{nearest}")
+    if name in LATER_COMMANDS:
+        return _refuse("traceml", f"the command {name} is not in this version of TraceML")
+    if name and not name.startswith("-") and name != "demo":
+        nearest = suggestion(name, [*COMMANDS, *LATER_COMMANDS]) or f"; the commands are {', '.join(COMMANDS)}"
+        return _refuse("traceml", f"unknown command {name}{nearest}")
     front_door = importlib.import_module("traceml_launch.front_door")
     return int(front_door.open_with(words))
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from traceml_launch.cli import EXIT_USAGE, OFFLINE_COMMANDS
+from traceml_launch.cli import COMMANDS, EXIT_USAGE
 
 _UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 """click's own, which newer versions of typer carry in a private copy."""
@@ -44,12 +44,6 @@ def _root(
 ) -> None: ...
 
 
-@app.command("run", context_settings=_PASSED_ON, help="Train a script under torchrun, supervised and measured.")
-def _run() -> None:
-    """Listed here, taken in `cli.main`."""
-
-
-@app.command("demo", help="Train a small packaged job with two ranks; print its report.")
 def _demo(
     fault: Annotated[
         str, typer.Option(metavar="NAME", help="let rank 1 fail: crash (an exception) or kill (SIGKILL)")
@@ -66,10 +60,8 @@ def _listed() -> None:
     """Listed here, taken in `cli.main`."""
 
 
-for _name, _help in OFFLINE_COMMANDS.items():
-    app.command(_name, context_settings=_PASSED_ON, help=_help)(_listed)
-
-
-@app.command("serve", context_settings=_PASSED_ON, help="The aggregator alone, for direct launches and systemd.")
-def _serve() -> None:
-    """Listed here, taken in `cli.main`."""
+for _name, _help in COMMANDS.items():
+    if _name == "demo":
+        app.command(_name, help=_help)(_demo)
+    else:
+        app.command(_name, context_settings=_PASSED_ON, help=_help)(_listed)

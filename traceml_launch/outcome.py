@@ -61,19 +61,23 @@ def training_status_of(training: TrainingEnd) -> TrainingStatus:
     return "completed" if training.signal is None and training.exit_code == 0 else "failed"
 
 
+_REASONS: dict[DaemonEnd, TelemetryReason] = {
+    "disabled": "disabled",
+    "no_history": "history_disabled",
+    "unreachable": "aggregator_unreachable",
+    "died": "aggregator_died",
+    "unresponsive": "aggregator_unresponsive",
+    "finished": "finalization_error",
+}
+
+
 def telemetry_after(daemon: DaemonEnd, *, has_report: bool) -> tuple[TelemetryStatus, TelemetryReason | None]:
     """Telemetry's status where the daemon could not state it itself; `has_report`: one was made all the same."""
-    if daemon == "disabled":
-        return "unavailable", "disabled"
-    if daemon == "no_history":
-        return "unavailable", "history_disabled"
-    if daemon == "unreachable":
-        return "unavailable", "aggregator_unreachable"
-    if daemon == "died":
-        return "degraded" if has_report else "failed", "aggregator_died"
-    if daemon == "unresponsive":
-        return "degraded" if has_report else "failed", "aggregator_unresponsive"
-    return ("complete", None) if has_report else ("failed", "finalization_error")
+    if daemon == "finished" and has_report:
+        return "complete", None
+    if daemon in ("disabled", "no_history", "unreachable"):
+        return "unavailable", _REASONS[daemon]
+    return "degraded" if has_report else "failed", _REASONS[daemon]
 
 
 def final_lines(

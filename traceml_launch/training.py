@@ -100,17 +100,19 @@ class Training:
         self.interrupted_by = number.name
         if self.tracker is not None:
             self.tracker.look()
-        if self.torchrun is not None and not is_delivered:
-            self.torchrun.send_signal(number)
+        if not is_delivered:
+            self._signal_torchrun(number)
         self._telemetry.link.send(messages.Interrupted(signal=number.name, at_ns=time.time_ns()))
 
     def on_suspend(self, is_from_terminal: bool) -> None:
         """Ctrl-Z: stop everything that trains, then ourselves; go on when we are resumed."""
         if self.tracker is not None:
             self.tracker.look()
-        self._signal_all(signal.SIGSTOP)
+        self._signal_torchrun(signal.SIGSTOP)
+        self._signal_workers(signal.SIGSTOP)
         self._foreground.stop_ourselves(is_from_terminal=is_from_terminal)
-        self._signal_all(signal.SIGCONT)
+        self._signal_torchrun(signal.SIGCONT)
+        self._signal_workers(signal.SIGCONT)
 
     async def close(self) -> None:
         """Legal twice."""
@@ -134,17 +136,11 @@ class Training:
         if self.tracker is not None and self.return_code is None:
             self.tracker.look()
         self._signal_workers(signal.SIGKILL)
-        if self.torchrun is not None and self.return_code is None:
-            self.torchrun.send_signal(signal.SIGKILL)
+        self._signal_torchrun(signal.SIGKILL)
 
-    def _signal_all(self, number: signal.Signals) -> None:
+    def _signal_torchrun(self, number: signal.Signals) -> None:
         if self.torchrun is not None and self.return_code is None:
             self.torchrun.send_signal(number)
-        for pidfd in self._bare_workers().values():
-            pidfds.send_signal(pidfd, number)
-        for worker in self._workers.living():
-            if worker.pidfd is not None:
-                pidfds.send_signal(worker.pidfd, number)
 
     def _signal_workers(self, number: signal.Signals) -> None:
         self._workers.signal_living(number)

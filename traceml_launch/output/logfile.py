@@ -8,32 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final
 
 COPY_BYTES: Final = 1 << 20
-
-
-class StreamLog(Protocol):
-    """Where the bytes of one stream go."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def num_lost_bytes(self) -> int: ...
-
-    @property
-    def error(self) -> str | None:
-        """Why bytes were lost, the first time."""
-        ...
-
-    def write(self, data: bytes) -> None:
-        """Never raises; after an error the next call tries again, for a disk may have been freed."""
-        ...
-
-    def close(self) -> None:
-        """Legal twice."""
-        ...
 
 
 class WholeLog:
@@ -43,6 +20,7 @@ class WholeLog:
         self.path = path
         self.num_lost_bytes = 0
         self.error: str | None = None
+        """Why bytes were lost, the first time."""
         self._fd = -1
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -50,6 +28,7 @@ class WholeLog:
             self.error = error.strerror
 
     def write(self, data: bytes) -> None:
+        """Never raises; after an error the next call tries again, for a disk may have been freed."""
         view = memoryview(data)
         try:
             while view:
@@ -59,40 +38,31 @@ class WholeLog:
             self.error = self.error or error.strerror
 
     def close(self) -> None:
+        """Legal twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
-class CappedLog:
+class CappedLog(WholeLog):
     """Keeps `max_bytes`: the head in the file itself, the tail in two files beside it that take turns.
 
     `close` joins them. A launcher that is killed before that leaves the parts, `NAME.tail-0` and `NAME.tail-1`.
     """
 
     def __init__(self, path: Path, *, max_bytes: int) -> None:
-        self.path = path
+        super().__init__(path)
         self._max_bytes = max_bytes
-        self._file = WholeLog(path)
         self._head_left = max_bytes // 2
         self._part_bytes = max_bytes - max_bytes // 2
         self._parts: list[tuple[WholeLog, int]] = []
         """The newer one last, with the bytes given to it: at most `_part_bytes` each, and together at least that."""
         self._num_turns = 0
         self._num_cut_bytes = 0
-        self._num_lost_in_parts = 0
-
-    @property
-    def num_lost_bytes(self) -> int:
-        return self._file.num_lost_bytes + self._num_lost_in_parts
-
-    @property
-    def error(self) -> str | None:
-        return self._file.error
 
     def write(self, data: bytes) -> None:
         if self._head_left:
-            self._file.write(data[: self._head_left])
+            super().write(data[: self._head_left])
             data, self._head_left = data[self._head_left :], max(0, self._head_left - len(data))
         while data:
             if not self._parts or self._parts[-1][1] >= self._part_bytes:
@@ -109,13 +79,13 @@ class CappedLog:
         num_cut = self._num_cut_bytes + skip
         if num_cut:
             line = f"\n[TraceML] {num_cut} bytes were cut here (--max-log-bytes {self._max_bytes})\n"
-            self._file.write(line.encode())
+            super().write(line.encode())
         for part, used in self._parts:
             self._append(part.path, min(skip, used))
             skip -= min(skip, used)
             self._drop(part)
         self._parts = []
-        self._file.close()
+        super().close()
 
     def _turn(self) -> None:
         """Begin a new part in place of the older one."""
@@ -128,8 +98,8 @@ class CappedLog:
         self._parts.append((WholeLog(path), 0))
 
     def _drop(self, part: WholeLog) -> None:
-        self._num_lost_in_parts += part.num_lost_bytes
-        self._file.error = self._file.error or part.error
+        self.num_lost_bytes += part.num_lost_bytes
+        self.error = self.error or part.error
         part.close()
         with contextlib.suppress(OSError):
             part.path.unlink()
@@ -138,7 +108,7 @@ class CappedLog:
         with contextlib.suppress(OSError), path.open("rb") as file:
             file.seek(skip)
             while piece := file.read(COPY_BYTES):
-                self._file.write(piece)
+                super().write(piece)
 
 
 def open_private(path: Path) -> BinaryIO:
@@ -146,7 +116,7 @@ def open_private(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab")
 
 
-def open_log(path: Path, *, max_bytes: int) -> StreamLog:
+def open_log(path: Path, *, max_bytes: int) -> WholeLog:
     """A log without a cap where `max_bytes` is 0."""
     return CappedLog(path, max_bytes=max_bytes) if max_bytes else WholeLog(path)
 

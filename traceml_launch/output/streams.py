@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from traceml_client.protocol import launch
-from traceml_launch.output.logfile import StreamLog, open_log
+from traceml_launch.output.logfile import WholeLog, open_log
 from traceml_launch.output.merge import LineMerger
 from traceml_launch.output.terminal import TerminalWriter
 from traceml_launch.waiting import unless
@@ -37,7 +37,7 @@ class MergedStream:
     """Standard output or error of this node: all its ranks and torchrun, into one file and to the terminal."""
 
     def __init__(self, terminal: TerminalWriter) -> None:
-        self.log: StreamLog | None = None
+        self.log: WholeLog | None = None
         self.num_lost_early_bytes = 0
         self._terminal = terminal
         self._shown = LineMerger(hold_s=TERMINAL_HOLD_S)
@@ -46,7 +46,7 @@ class MergedStream:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
-    def open_log(self, log: StreamLog) -> None:
+    def open_log(self, log: WholeLog) -> None:
         """From here on there is a file; what came before goes first."""
         self.log = log
         log.write(self._early)
@@ -99,7 +99,7 @@ class _Pipe:
     fd: int
     source: int
     merged: MergedStream
-    log: StreamLog | None
+    log: WholeLog | None
     tap: Callable[[bytes], None] | None
 
 
@@ -114,7 +114,7 @@ class NodeStreams:
         self._num_sources = 0
         self._changed = asyncio.Event()
         self._last_bytes_at_s = 0.0
-        self._logs: list[StreamLog] = []
+        self._logs: list[WholeLog] = []
 
     def open_merged(self, node_dir: Path) -> None:
         """The node's folder is known and exists: open both merged files."""
@@ -170,7 +170,7 @@ class NodeStreams:
                 found.append(f"{MERGED_FILE[name]} lacks {merged.num_lost_early_bytes} bytes from before it was opened")
         return found
 
-    def _open(self, path: Path) -> StreamLog:
+    def _open(self, path: Path) -> WholeLog:
         log = open_log(path, max_bytes=self._max_log_bytes)
         self._logs.append(log)
         return log

@@ -11,7 +11,7 @@ import msgspec
 from traceml_client.protocol import launch, manifest
 from traceml_client.protocol.frames import MAX_FRAME_BYTES
 from traceml_client.protocol.node import ExitSource, NodeReport, RankEnd, RankError
-from traceml_launch.ranks.rank_record import RankRecord
+from traceml_launch.ranks.ring_memory import RankRecord
 from traceml_launch.ranks.torchrun_table import TorchrunTable
 from traceml_launch.ranks.workers import Worker
 from traceml_launch.system import pidfds

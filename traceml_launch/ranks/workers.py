@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from traceml_client.protocol.handover import HandoverRequest
 from traceml_client.protocol.node import ExitSource
 from traceml_client.protocol.ring import RingReader
-from traceml_launch.ranks.rank_record import RankRecord, read_record
-from traceml_launch.ranks.ring_memory import RingMemory
+from traceml_launch.ranks.ring_memory import RankRecord, RingMemory
 from traceml_launch.system import pidfds, processes
+from traceml_launch.waiting import unless
+
+ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGKILL)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +57,7 @@ class Worker:
     @property
     def record(self) -> RankRecord:
         """What its recorder says of it, now or last."""
-        return self._last_record if self.ring is None else read_record(self.ring.reader())
+        return self._last_record if self.ring is None else self.ring.record()
 
     def retire(self) -> None:
         """Give its memory back, and its descriptor once that has told all. Legal twice."""
@@ -108,17 +112,13 @@ class WorkerTable:
 
     async def wait_all_gone(self, *, timeout_s: float) -> bool:
         """Whether every worker has died within that time."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                for worker in self._workers:
-                    await worker.gone.wait()
-        except TimeoutError:
-            return False
-        return True
+        gone = asyncio.gather(*(worker.gone.wait() for worker in self._workers))
+        return await unless(gone, timeout_s=timeout_s) is not None
 
     def signal_living(self, number: int) -> None:
         for worker in self.living():
-            if worker.pidfd is not None and pidfds.send_signal(worker.pidfd, number):
+            is_sent = worker.pidfd is not None and pidfds.send_signal(worker.pidfd, number)
+            if is_sent and number in ENDING_SIGNALS:
                 worker.stopped_by_launcher = pidfds.signal_name(number)
 
     def settle_exits(self) -> None:

@@ -154,6 +154,15 @@ def test_a_peer_that_was_lost_in_another_call_is_odd_only_if_it_stood_there_at_t
     assert (diagnosis.report.category, diagnosis.report.initiating_rank) == expected
 
 
+def test_an_error_of_the_script_that_quotes_a_lost_peer_is_its_own(tmp_path: Path) -> None:
+    quoting = "2 fields are invalid:\n  - reason: RuntimeError: Connection closed by peer\n"
+    first = error("ValueError", quoting, at_ms=1000.0)
+    first = msgspec.structs.replace(first, traceback=f"{TRACE}    check(row)\nValueError: {quoting}")
+    lost = error("RuntimeError", PEER[14:-1], at_ms=1001.0)
+    found = report(tmp_path, [Rank(rank=0, error=lost, exit_code=1), Rank(rank=1, error=first, exit_code=1)])
+    assert (found.category, found.initiating_rank) == ("python_exception", 1)
+
+
 def test_torchruns_own_words_explain_a_run_without_ranks(tmp_path: Path) -> None:
     folder = tmp_path / layout_node_dir(0)
     folder.mkdir(parents=True)

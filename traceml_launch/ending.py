@@ -159,7 +159,7 @@ def _say_end(node: Node, training: TrainingEnd, closing: Closing) -> None:
     node.console.finish(
         final_lines(
             training,
-            failure_lines=closing.failure_lines,
+            verdict_lines=closing.verdict_lines,
             stderr_path=streams.merged_path("stderr") if streams is not None else None,
             stdout_path=streams.merged_path("stdout") if streams is not None else None,
             telemetry=closing.telemetry,

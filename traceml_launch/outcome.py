@@ -83,7 +83,7 @@ def telemetry_after(daemon: DaemonEnd, *, has_report: bool) -> tuple[TelemetrySt
 def final_lines(
     training: TrainingEnd,
     *,
-    failure_lines: Sequence[str] = (),
+    verdict_lines: Sequence[str] = (),
     stderr_path: Path | None = None,
     stdout_path: Path | None = None,
     telemetry: TelemetryEnd | None = None,
@@ -92,13 +92,15 @@ def final_lines(
     """What the launcher prints last, in the contract's order.
 
     Args:
-        failure_lines: the diagnosis, in whole lines without a prefix; beyond six they are cut.
+        verdict_lines: the diagnosis, in whole lines without a prefix; beyond six they are cut.
         stderr_path: the saved streams of this node; null where none are saved.
         telemetry: null on nodes that do not own the run: they cannot know.
         is_quiet: only what went wrong.
     """
     has_failed = training_status_of(training) != "completed"
-    lines = [FinalLine(f"{PREFIX} {text}", "bad") for text in failure_lines[:MAX_FAILURE_LINES]]
+    tone: Tone = "bad" if has_failed else "plain"
+    said = verdict_lines[:MAX_FAILURE_LINES] if has_failed or not is_quiet else ()
+    lines = [FinalLine(f"{PREFIX} {text}", tone) for text in said]
     if not is_quiet or has_failed:
         if stderr_path is not None:
             lines.append(FinalLine(f"{PREFIX} Stderr: {stderr_path}"))

@@ -40,7 +40,7 @@ async def test_a_failed_run_tells_its_launcher_who_failed_and_why(run_dir: Path)
 
     assert (manifest.status, manifest.telemetry_status) == ("failed", "complete")
     assert (report["category"], report["initiating_rank"]) == ("python_exception", 0)
-    assert 1 <= len(finalized.failure_lines) <= 6
+    assert 1 <= len(finalized.verdict_lines) <= 6
     assert manifest.training.failure_sentence
 
 

@@ -22,6 +22,8 @@ def summary_of(tmp_path: Path, *options: str) -> dict[str, Any]:
         done = run.finish()
     assert done.exit_code == 0, done.stderr.decode()
     summary: dict[str, Any] = RunFolder(tmp_path / "logs" / "run").summary()
+    is_worth_a_look = summary["primary_diagnosis"]["severity"] != "info"
+    assert (f"[TraceML] Diagnosis: {summary['primary_diagnosis']['kind']}" in done.stderr.decode()) == is_worth_a_look
     return summary
 
 

@@ -69,7 +69,7 @@ def texts(lines: list[FinalLine]) -> list[str]:
 
 
 EVERYTHING: dict[str, Any] = {
-    "failure_lines": ["Rank 1 raised ValueError.", "Rank 0 is collateral."],
+    "verdict_lines": ["Rank 1 raised ValueError.", "Rank 0 is collateral."],
     "stderr_path": Path("/l/r/err.log"),
     "stdout_path": Path("/l/r/out.log"),
     "telemetry": TelemetryEnd(status="degraded", reason="finalization_warning", report=Path("/l/r/s.txt")),
@@ -96,12 +96,19 @@ def test_a_node_that_does_not_own_the_run_says_nothing_of_telemetry() -> None:
 
 
 def test_a_failure_has_at_most_six_lines() -> None:
-    lines = texts(final_lines(TrainingEnd(exit_code=1), failure_lines=[str(number) for number in range(9)]))
+    lines = texts(final_lines(TrainingEnd(exit_code=1), verdict_lines=[str(number) for number in range(9)]))
     assert lines[:-1] == ["0", "1", "2", "3", "4", "5"]
 
 
+def test_what_is_worth_a_look_in_a_completed_run_comes_first_and_not_as_a_failure() -> None:
+    lines = final_lines(TrainingEnd(exit_code=0), **{**EVERYTHING, "verdict_lines": ["Diagnosis: INPUT_BOUND"]})
+    assert lines[0] == FinalLine("[TraceML] Diagnosis: INPUT_BOUND", "plain")
+    quiet = final_lines(TrainingEnd(exit_code=0), verdict_lines=["Diagnosis: INPUT_BOUND"], is_quiet=True)
+    assert quiet == []
+
+
 def test_quiet_says_only_what_went_wrong() -> None:
-    healthy = {**EVERYTHING, "failure_lines": []}
+    healthy = {**EVERYTHING, "verdict_lines": []}
     assert final_lines(TrainingEnd(exit_code=0), **healthy, is_quiet=True) == []
     failed = texts(final_lines(TrainingEnd(exit_code=1), **EVERYTHING, is_quiet=True))
     assert failed[0] == "Rank 1 raised ValueError."

@@ -23,9 +23,11 @@ from traceml_client.protocol.manifest import (
     encode_json,
     rfc3339,
 )
+from traceml_daemon.diagnosis.finding import Finding, Severity
 from traceml_daemon.errors import ReportError
 from traceml_daemon.report import json_schema
 from traceml_daemon.report.facts import RunFacts
+from traceml_daemon.report.text import finding_lines
 from traceml_daemon.report.write import write_reports
 
 HEALTHY = [Rank(rank=rank, records=RecordCounts(received=60, stored=60)) for rank in range(2)]
@@ -82,7 +84,7 @@ def failed(tmp_path: Path) -> Path:
 def healthy(tmp_path: Path) -> Path:
     facts = run_facts(HEALTHY, status="completed", exit_code=0)
     fill(tmp_path, facts)
-    assert write_reports(tmp_path, facts, True).failure_lines == ()
+    assert write_reports(tmp_path, facts, True).verdict_lines == ()
     return tmp_path
 
 
@@ -224,7 +226,7 @@ def test_without_history_the_failure_is_reported_all_the_same(tmp_path: Path) ->
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["failure_report.json", "failure_report.txt"]
     assert reported.failure_sentence is not None
-    assert reported.failure_lines[0].startswith("Rank 1 (node 0) raised ValueError")
+    assert reported.verdict_lines[0].startswith("Rank 1 (node 0) raised ValueError")
 
 
 def test_a_provisional_summary_says_so_and_comes_alone(tmp_path: Path) -> None:
@@ -249,7 +251,7 @@ def test_a_damaged_database_costs_the_summary_and_not_the_failure(tmp_path: Path
 
     with pytest.raises(ReportError, match=r"telemetry\.sqlite") as raised:
         write_reports(tmp_path, run_facts(FAILED), True)
-    assert raised.value.reported.failure_lines[1].startswith("Cause: ")
+    assert raised.value.reported.verdict_lines[1].startswith("Cause: ")
     assert (tmp_path / "failure_report.json").exists()
 
 
@@ -297,3 +299,18 @@ def test_a_lost_node_is_named_below_the_outcome(tmp_path: Path) -> None:
     write_reports(tmp_path, facts, True)
 
     assert "Node 1: node 1's launcher was lost" in (tmp_path / "final_summary.txt").read_text()
+
+
+@pytest.mark.parametrize(("severity", "num_lines"), [("info", 0), ("warning", 2), ("critical", 2)])
+def test_only_what_is_worth_a_persons_time_is_said_at_the_end(severity: Severity, num_lines: int) -> None:
+    finding = Finding(
+        kind="INPUT_BOUND", severity=severity, confidence="high", summary="Input takes 92%.", action="More workers."
+    )
+    lines = finding_lines(finding)
+    assert (
+        lines
+        == (
+            f"Diagnosis: INPUT_BOUND ({severity}, confidence high): Input takes 92%.",
+            "Try first: More workers.",
+        )[:num_lines]
+    )

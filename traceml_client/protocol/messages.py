@@ -231,7 +231,7 @@ class RunFinalized(msgspec.Struct, array_like=True, tag=20, gc=False, frozen=Tru
 
     telemetry_status: str
     telemetry_reason: str | None
-    failure_lines: tuple[str, ...] = ()
+    verdict_lines: tuple[str, ...] = ()
 
 
 class Notice(msgspec.Struct, array_like=True, tag=21, gc=False, frozen=True):

@@ -66,9 +66,9 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported:
-    """What the terminal and the manifest say of a failure; empty after success."""
+    """What terminal and manifest say first: of a failure, or of what is worth a look in a run that completed."""
 
-    failure_lines: tuple[str, ...] = ()
+    verdict_lines: tuple[str, ...] = ()
     failure_sentence: str | None = None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
+from traceml_daemon.diagnosis.finding import Finding
 from traceml_daemon.diagnosis.wording import ranks_text
 from traceml_daemon.report.form import PHASE_NAMES, FailureReport, FinalSummary, PhaseTimes, StepTimeSection
 
@@ -35,6 +36,14 @@ def failure_lines(report: FailureReport) -> tuple[str, ...]:
     if report.command is not None:
         lines.append(f"  $ {report.command}")
     return tuple(line.replace("\n", " ") for line in lines[:MAX_LINES])
+
+
+def finding_lines(finding: Finding) -> tuple[str, ...]:
+    """Why a run was slow, in two lines; none where nothing is worth a person's time."""
+    if finding.severity == "info":
+        return ()
+    kind = f"{finding.kind} ({finding.severity}, confidence {finding.confidence})"
+    return f"Diagnosis: {kind}: {finding.summary}", f"Try first: {finding.action}"
 
 
 def failure_sentence(report: FailureReport) -> str:

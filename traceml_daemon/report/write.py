@@ -21,7 +21,7 @@ from traceml_daemon.log_files.contrasting import contrast_run
 from traceml_daemon.report.facts import Reported, RunFacts
 from traceml_daemon.report.failure import diagnose, diagnose_history, with_evidence
 from traceml_daemon.report.form import FailureReport, FinalSummary
-from traceml_daemon.report.text import failure_lines, failure_sentence, failure_text, summary_text
+from traceml_daemon.report.text import failure_lines, failure_sentence, failure_text, finding_lines, summary_text
 
 _log = logging.getLogger("traceml_daemon")
 
@@ -38,11 +38,13 @@ def write_reports(run_dir: Path, facts: RunFacts, has_history: bool, *, has_html
     try:
         failure = None if facts.is_provisional else _diagnose(run_dir, facts)
         if failure is not None:
-            reported = Reported(failure_lines=failure_lines(failure), failure_sentence=failure_sentence(failure))
+            reported = Reported(verdict_lines=failure_lines(failure), failure_sentence=failure_sentence(failure))
         if not facts.is_provisional:
             _write_failure(run_dir, failure)
         if has_history:
             summary = _write_summary(run_dir, facts, failure)
+            if failure is None and not facts.is_provisional:
+                reported = Reported(verdict_lines=finding_lines(summary.primary_diagnosis))
             if not facts.is_provisional and (has_html or (run_dir / HTML_FILE).exists()):
                 _write_html(run_dir, summary)
     except OSError as error:

@@ -92,7 +92,7 @@ class Sealing:
         )
         await session.files.flush()
         session.say(f"telemetry {telemetry.status}, reason {telemetry.reason}")
-        session.conclude(RunFinalized(telemetry.status, telemetry.reason, reported.failure_lines))
+        session.conclude(RunFinalized(telemetry.status, telemetry.reason, reported.verdict_lines))
 
     # --- steps ----------------------------------------------------------------------------------------------------
 

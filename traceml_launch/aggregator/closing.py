@@ -36,7 +36,7 @@ _Telemetry = tuple[TelemetryStatus, TelemetryReason | None]
 class Closing:
     telemetry: TelemetryEnd | None = None
     """Null on nodes that do not own the run."""
-    failure_lines: tuple[str, ...] = ()
+    verdict_lines: tuple[str, ...] = ()
 
 
 async def close_run(node: Node, training: TrainingEnd, report: NodeReport, *, ended_s: float) -> Closing:
@@ -57,7 +57,7 @@ async def close_run(node: Node, training: TrainingEnd, report: NodeReport, *, en
     summary = run_dir / SUMMARY_TEXT
     return Closing(
         telemetry=TelemetryEnd(status=status, reason=reason, report=summary if summary.exists() else None),
-        failure_lines=final.failure_lines if final is not None else _offline_failure_lines(run_dir),
+        verdict_lines=final.verdict_lines if final is not None else _offline_failure_lines(run_dir),
     )
 
 
@@ -120,7 +120,7 @@ def _attached(final: messages.RunFinalized | None) -> Closing:
         return Closing(telemetry=TelemetryEnd(status="unavailable", reason="aggregator_unreachable"))
     status: TelemetryStatus = final.telemetry_status  # type: ignore[assignment]
     reason: TelemetryReason | None = final.telemetry_reason  # type: ignore[assignment]
-    return Closing(telemetry=TelemetryEnd(status=status, reason=reason), failure_lines=final.failure_lines)
+    return Closing(telemetry=TelemetryEnd(status=status, reason=reason), verdict_lines=final.verdict_lines)
 
 
 def _budget_s(node: Node) -> float:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.runner import free_ports
 from tests.harness.processes import wait_until
-from tests.harness.torchrun import RunningCommand
+from tests.harness.torchrun import TRACEML, RunningCommand, start
 from tests.launch.launcher import child_pid, launch, run_folder, workers
+from traceml_launch.aggregator.daemon_link import PING_S, SILENT_PINGS
 
 RECORDS_THEN_WAITS = """
 import time
@@ -144,3 +146,36 @@ def test_a_peer_trains_without_the_owners_daemon(tmp_path: Path, taken_port: int
     assert folder.rank_stream(0, "stdout", node=1) == b"trained 0\n"
     assert folder.node(1)["exit_code"] == 0
     assert not (folder.path / "manifest.json").exists()
+
+
+def test_somebody_elses_daemon_that_is_gone_for_good_is_not_waited_for(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    serve = [TRACEML, "serve", f"--logs-dir={tmp_path / 'logs'}", f"--aggregator-port={port}"]
+    token = {"TRACEML_TOKEN": "of-the-host"}
+    options = {"attach": True, "aggregator_port": port, "token": token["TRACEML_TOKEN"]}
+    with (
+        start(serve, cwd=tmp_path, environ=token, name="serve") as daemon,
+        launch(tmp_path, *workers(1, RECORDS_THEN_WAITS), **options) as command,
+    ):
+        command.wait_for(lambda: run_folder(tmp_path).path.exists(), "the daemon knows the run")
+        command.wait_for_output("ready 0")
+        daemon.signal(daemon.process.pid, signal.SIGKILL)
+        let_go(tmp_path)
+        finished = command.finish(within_s=SILENT_PINGS * PING_S + 20.0)
+    assert finished.exit_code == 5
+    assert b"Telemetry: unavailable (aggregator_unreachable)" in finished.stderr
+
+
+def test_somebody_elses_daemon_reports_and_serves_on(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    serve = [TRACEML, "serve", f"--logs-dir={tmp_path / 'logs'}", f"--aggregator-port={port}"]
+    token = {"TRACEML_TOKEN": "of-the-host"}
+    options = {"attach": True, "aggregator_port": port, "token": token["TRACEML_TOKEN"]}
+    with start(serve, cwd=tmp_path, environ=token, name="serve") as daemon:
+        let_go(tmp_path)
+        with launch(tmp_path, *workers(2, RECORDS_THEN_WAITS), **options) as command:
+            assert command.finish().exit_code == 5
+        assert daemon.is_alive()
+    manifest, summary = run_folder(tmp_path).manifest(), run_folder(tmp_path).summary()
+    assert (manifest["status"], manifest["training"]["exit_code"]) == ("failed", 5)
+    assert [rank["attempts"][0]["steps"] for rank in summary["ranks"]] == [49, 49]

@@ -62,13 +62,17 @@ async def close_run(node: Node, training: TrainingEnd, report: NodeReport, *, en
 
 
 async def _await_reports(node: Node, ended_s: float) -> messages.RunFinalized | None:
-    """Wait for them within the budget; less after a signal, and within what `--grace-sec` leaves."""
+    """Wait for them within the budget; less after a signal, and within what `--grace-sec` leaves.
+
+    Somebody else's daemon that does not answer is given up sooner: whoever starts it again has it write the reports.
+    """
     if not node.telemetry.is_alive and node.telemetry.state != "finished":
         return None
     is_stranger = node.assignment.folder is None and not node.telemetry.link.is_welcome
     until_s = ended_s + (PEER_S if is_stranger else _budget_s(node))
     left_s = _left(node, until_s - asyncio.get_running_loop().time())
-    final = await unless(node.telemetry.finalized(timeout_s=left_s), node.hurried)
+    gone = (node.telemetry.link.unresponsive,) if node.assignment.folder is None else ()
+    final = await unless(node.telemetry.finalized(timeout_s=left_s), node.hurried, *gone)
     if final is None and node.hurried.is_set():
         final = await node.telemetry.finalized(timeout_s=min(left_s, HURRIED_S))
     return final

@@ -22,8 +22,7 @@ from traceml_launch.outcome import TrainingEnd, exit_code_of, final_lines
 from traceml_launch.ranks import node_report
 from traceml_launch.ranks.torchrun_table import parse_table
 from traceml_launch.system import processes
-from traceml_launch.system.leftovers import Leftovers
-from traceml_launch.system.reaping import Reaping
+from traceml_launch.system.leftovers import Leftovers, Reaping
 
 DRAIN_QUIET_S: Final = 0.2
 DRAIN_LIMIT_S: Final = 1.0

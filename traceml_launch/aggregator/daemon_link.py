@@ -10,7 +10,7 @@ import asyncio
 import random
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import msgspec
@@ -145,14 +145,14 @@ class DaemonLink:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             reader, writer = await self._connect()
         try:
-            frames = _Frames(reader)
+            received = _received(reader)
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await self._introduce(frames, writer)
+                await self._introduce(received, writer)
             self._writer = writer
             for data in self._journal:
                 writer.write(data)
             self.connected.set()
-            while (message := await frames.next()) is not None:
+            async for message in received:
                 self._take(message)
         finally:
             self._writer = None
@@ -166,8 +166,8 @@ class DaemonLink:
 
             raise (TlsFailed if is_final(error) else ConnectionError)(why_not(error)) from None
 
-    async def _introduce(self, frames: _Frames, writer: asyncio.StreamWriter) -> None:
-        challenge = await frames.next()
+    async def _introduce(self, received: AsyncIterator[messages.FromDaemon], writer: asyncio.StreamWriter) -> None:
+        challenge = await anext(received, None)
         if not isinstance(challenge, messages.Challenge):
             raise RemoteProtocolError("no challenge from the aggregator")
         if challenge.version != messages.PROTOCOL_MAJOR:
@@ -181,7 +181,7 @@ class DaemonLink:
         self._has_proven = bool(token)
         proven = proof.prove(token, challenge.nonce, "node", hello.run, hello.node_rank)
         writer.write(encode(msgspec.structs.replace(hello, proof=proven)))
-        answer = await frames.next()
+        answer = await anext(received, None)
         if isinstance(answer, messages.Refused):
             raise Refused(answer.reason, answer.detail)
         if not isinstance(answer, messages.Welcome):
@@ -244,19 +244,9 @@ def _encryption(trust: tuple[str, str] | None) -> dict[str, Any]:
     return {"ssl": client_context(TlsTrust(*trust)), "server_hostname": trust[1]}
 
 
-class _Frames:
-    """Messages of one connection, in order."""
-
-    def __init__(self, reader: asyncio.StreamReader) -> None:
-        self._reader = reader
-        self._frames = FrameReader()
-        self._ready: list[messages.FromDaemon] = []
-
-    async def next(self) -> messages.FromDaemon | None:
-        """Null at the end of the connection."""
-        while not self._ready:
-            data = await self._reader.read(_READ_BYTES)
-            if not data:
-                return None
-            self._ready = [decode_from_daemon(payload) for payload in self._frames.feed(data)][::-1]
-        return self._ready.pop()
+async def _received(reader: asyncio.StreamReader) -> AsyncIterator[messages.FromDaemon]:
+    """Messages of one connection, in order, until its end."""
+    frames = FrameReader()
+    while data := await reader.read(_READ_BYTES):
+        for payload in frames.feed(data):
+            yield decode_from_daemon(payload)

@@ -1,4 +1,4 @@
-"""Pure: which of the run's remaining processes get which signal when, after training is over.
+"""Which of the run's remaining processes get which signal when, after training is over.
 
 What a rank detached on purpose (a session of its own: an upload, a tracker) may finish until the linger time is over;
 everything else of the run is asked to end at once and killed shortly after.
@@ -6,16 +6,20 @@ everything else of the run is asked to end at once and killed shortly after.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from traceml_client.protocol.node import ProcessLeft
+from traceml_launch.system import processes
 from traceml_launch.system.processes import ProcessStat
 
 TERM_TO_KILL_S: Final = 1.0
 """Time to flush and unlink; these processes have lost their training already."""
+LOOK_AGAIN_S: Final = 0.1
+"""Processes end at their own time, and may start others before they do."""
 Ending = Literal["ended_by_itself", "terminated", "killed", "still_running"]
 
 GIVE_UP_S: Final = 3.0
@@ -104,3 +108,40 @@ def _ending_of(leftover: _Leftover) -> Ending:
     if leftover.killed_at_s is not None:
         return "killed"
     return "terminated" if leftover.terminated_at_s is not None else "ended_by_itself"
+
+
+class Reaping:
+    """Does that while the reports are being written; begins at once. `scan` returns the run's processes that live."""
+
+    def __init__(self, leftovers: Leftovers, scan: Callable[[], list[ProcessStat]], *, hurried: asyncio.Event) -> None:
+        """`hurried`: from then on nothing lingers."""
+        self._leftovers = leftovers
+        self._scan = scan
+        self._hurried = hurried
+        self._loop = asyncio.get_running_loop()
+        self._may_linger = asyncio.Event()
+        self._task = self._loop.create_task(self._run())
+
+    async def finish(self) -> tuple[ProcessLeft, ...]:
+        """The reports are written: let what was detached linger, then end it; return what became of everything."""
+        self._may_linger.set()
+        await self._task
+        return self._leftovers.result()
+
+    async def _run(self) -> None:
+        self._look()
+        while self._leftovers.has_attached(now_s=self._loop.time()):
+            await asyncio.sleep(LOOK_AGAIN_S)
+            self._look()
+        await self._may_linger.wait()
+        self._look()
+        while self._leftovers.has_any(now_s=self._loop.time()):
+            await asyncio.sleep(LOOK_AGAIN_S)
+            self._look()
+
+    def _look(self) -> None:
+        if self._hurried.is_set():
+            self._leftovers.hurry(now_s=self._loop.time())
+        found = self._scan()
+        for stat, number in self._leftovers.found(found, now_s=self._loop.time()):
+            processes.signal_process(stat.pid, stat.start_ticks, number)

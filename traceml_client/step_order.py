@@ -7,9 +7,9 @@ An event opens a new iteration
   1. if its optimizer has already stepped in the open one (a loop's optimizer steps at most once an iteration);
   2. else, where loaders feed the loop, exactly if one that fed the open iteration was asked again in between;
   3. else, if the open iteration's optimizers are all gone, or all have been seen to fill iterations on their own, and
-     so has this one, or it leads the learned order, or it is new and updates the same parameters (it replaces them);
-otherwise it joins the open iteration. Where a new optimizer joined by rule 3 and then fills an iteration on its own,
-it was a replacement after all: the iteration is split again.
+     this one leads the learned order, or is new and updates the same parameters (it replaces them);
+otherwise it joins the open iteration. If what joined a complete iteration by rule 3 then comes again without it, a
+loop of its own had begun: the iteration is split again.
 
 An iteration is written as soon as its last expected optimizer has stepped. Expected are those of the first complete
 iteration, later ones after two iterations in a row; one that ever stayed away is never expected again. While a known
@@ -38,8 +38,8 @@ def never_replacing(_new: int, _open: Iterable[int]) -> bool:
 class Verdict(NamedTuple):
     is_start: bool
     """This event opens a new iteration; the one before it is over."""
-    is_split: bool
-    """The iteration that is over was two: its last optimizer had replaced the others."""
+    split: int
+    """The iteration that is over was two: this many events were the first. 0: it was one."""
     is_complete: bool
     """Write the open iteration now."""
 
@@ -68,10 +68,10 @@ class StepOrder:
         """Take one event; `source` is the loader that was asked since the event before, or NO_SOURCE."""
         self._forget_gone()
         is_start = self._is_start(optimizer, source)
-        is_split = False
+        split = 0
         if is_start and self._open:
-            is_split = self._is_wrongly_joined(optimizer)
-            self._end_iteration(is_split=is_split)
+            split = self._find_split(optimizer)
+            self._end_iteration(split)
         if source != NO_SOURCE:
             self._sources.add(source)
         position = len(self._open)
@@ -79,7 +79,7 @@ class StepOrder:
         self._is_repeating = (
             (self._is_repeating or position == 0) and position < len(self._last) and (self._last[position] == optimizer)
         )
-        return Verdict(is_start, is_split, not self._is_waiting())
+        return Verdict(is_start, split, not self._is_waiting())
 
     def is_boundary(self, source: int) -> bool:
         """A loader that fed the open iteration is asked again after an optimizer stepped: the iteration is over."""
@@ -111,24 +111,24 @@ class StepOrder:
             return False
         if optimizer not in self._order:
             return self._is_replacing(optimizer, self._open)
-        return optimizer in self._alone or self._is_leading(optimizer)
+        return self._is_leading(optimizer)
 
     def _is_leading(self, optimizer: int) -> bool:
         positions = [self._order.index(key) for key in self._open if key in self._order]
         return bool(positions) and self._order.index(optimizer) < min(positions)
 
-    def _is_wrongly_joined(self, optimizer: int) -> bool:
-        *others, newest = self._open
-        return (
-            optimizer == newest
-            and bool(others)
-            and newest not in self._alone
-            and all(key in self._alone for key in others)
-        )
-
-    def _end_iteration(self, *, is_split: bool) -> None:
+    def _find_split(self, optimizer: int) -> int:
+        """How many optimizers of the open iteration were a complete one before this optimizer came, the first time."""
         keys = tuple(self._open)
-        for iteration in [keys[:-1], keys[-1:]] if is_split else [keys]:
+        if optimizer not in keys or keys == self._last:
+            return 0
+        before = keys[: keys.index(optimizer)]
+        is_complete = before == self._last or all(key in self._alone for key in before)
+        return len(before) if is_complete else 0
+
+    def _end_iteration(self, split: int) -> None:
+        keys = tuple(self._open)
+        for iteration in [keys[:split], keys[split:]] if split else [keys]:
             self._learn(iteration)
         self._open = {}
         self._sources = set()

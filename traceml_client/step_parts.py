@@ -52,8 +52,8 @@ class StepWriter:
         num_steps = 0
         if verdict.is_start:
             num_steps += self.complete()
-            if verdict.is_split:
-                num_steps += self._split()
+            if verdict.split:
+                num_steps += self._split(verdict.split)
             self._parts, self._is_written = [], False
         self._parts.append(part)
         self.is_waiting = not verdict.is_complete
@@ -81,11 +81,10 @@ class StepWriter:
         self._is_written = True
         return 1
 
-    def _split(self) -> int:
-        """The last part is a step of its own."""
-        if len(self._parts) > 1:
-            self._recorder.amend_step(joined(self._parts[:-1]))
-        self._recorder.record_step(self._parts[-1])
+    def _split(self, position: int) -> int:
+        """The parts from there on are a step of their own."""
+        self._recorder.amend_step(joined(self._parts[:position]))
+        self._recorder.record_step(joined(self._parts[position:]))
         return 1
 
 

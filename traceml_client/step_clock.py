@@ -172,8 +172,8 @@ class StepClock(PhaseClock):
 
     def enter_input(self, source: int) -> int:
         """A batch is asked for; `source` identifies the loader. NOT_OURS where another thread trains."""
-        if get_ident() != self._owner and not self._may_ask():
-            return NOT_OURS
+        if (get_ident() != self._owner and not self._may_ask()) or not (self._is_proven or self.phase == RESIDUAL):
+            return NOT_OURS  # within a phase it is a prefetcher's: it would go back there when that is long over
         before = self.enter(INPUT_WAIT)
         self._wait_mark = self.spent[INPUT_WAIT]
         self._forward_mark = self.spent[FORWARD]

@@ -58,7 +58,9 @@ class StepNotes:
         self._recorder.drop_note(NO_STEPS)
 
     def explain(self, num_steps: int) -> None:
-        """Called after steps 1, 2, 4, 8 ...: say which phases the last one lacks and why, or no longer."""
+        """Called after steps 1, 2, 4, 8 ... and at the end: say what the last one lacks and why, or no longer."""
+        if num_steps == 0 and self._num_backwards >= MANY_BACKWARDS:
+            self._recorder.add_note(NO_STEPS)
         if num_steps == 1:
             self._recorder.drop_note(NO_STEPS)
         last = self._recorder.last_step()

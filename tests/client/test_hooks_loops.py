@@ -88,10 +88,18 @@ def test_known_phases_are_measured_right(loops: LoopServer, tmp_path: Path) -> N
     assert 2e6 <= statistics.quantiles(rest, n=10)[0] <= 3.3e6
 
 
-def test_skipped_steps_are_told_apart(loops: LoopServer, tmp_path: Path) -> None:
-    result = loops.run("grad_scaler", tmp_path)
+@pytest.mark.parametrize("name", ["grad_scaler", "scaling_wrapper"])
+def test_skipped_steps_are_told_apart(loops: LoopServer, tmp_path: Path, name: str) -> None:
+    result = loops.run(name, tmp_path)
     skipped = [number for number, step in enumerate(result.steps) if step.flags & IS_SKIPPED]
     assert skipped == [number for number in range(30) if number % 3 == 0]
+
+
+def test_a_forward_that_is_made_again_in_the_backward_is_part_of_it(loops: LoopServer, tmp_path: Path) -> None:
+    result = loops.run("recomputed", tmp_path)
+    forward, backward = ([step.phases[phase] or 0 for step in result.steps] for phase in ("forward", "backward"))
+    assert min(backward) > 2e6
+    assert statistics.quantiles(forward, n=10)[0] < 4e6, "one call of 2 ms, not two"
 
 
 def test_steps_with_a_validation_pass_or_a_checkpoint_are_marked(loops: LoopServer, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.client.clocked_rank import LOADER, A, B, Rank, in_thread
-from traceml_client.phases import BACKWARD, FORWARD, H2D
+from traceml_client.phases import BACKWARD, FORWARD, H2D, NOT_OURS
 from traceml_client.protocol.columns import IS_SKIPPED, IS_UNUSUAL, IS_WARMUP, MAX_WAIT_LEVEL, wait_level
 
 
@@ -91,6 +91,19 @@ def test_a_thread_that_waits_while_another_begins_to_train_does_not_make_it_wait
     assert [one.phases.get("input_wait") for one in rank.steps] == [None] * 4
 
 
+def test_a_thread_that_fetches_during_the_first_backward_does_not_leave_it_open() -> None:
+    rank = Rank()
+    before_fetching: list[int] = []
+    before = rank.clock.enter(BACKWARD)
+    in_thread(lambda: before_fetching.append(rank.clock.enter_input(LOADER)))
+    rank.clock.leave(before)
+    if before_fetching != [NOT_OURS]:
+        rank.clock.leave(*before_fetching)
+    for _ in range(3):
+        rank.optimizer(5)
+    assert len(rank.steps) == 3
+
+
 def test_training_may_move_to_another_thread() -> None:
     rank = Rank()
     rank.step()
@@ -152,6 +165,16 @@ def test_an_existing_optimizer_may_accumulate_for_long() -> None:
     for _ in range(100):
         rank.clock.notes.see_backward()
     assert len(rank.recorder.reader.notes()) == 1
+
+
+def test_the_end_asks_for_trace_step_where_an_optimizer_exists_and_never_stepped() -> None:
+    rank = Rank()
+    rank.clock.notes.has_optimizer = True
+    for _ in range(3):
+        rank.clock.notes.see_backward()
+    rank.clock.finish(has_error=False)
+    (note,) = rank.recorder.reader.notes()
+    assert "trace_step()" in note
 
 
 def test_missing_phases_are_explained_and_taken_back() -> None:

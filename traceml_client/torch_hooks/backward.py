@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -16,12 +18,15 @@ from traceml_client.torch_hooks.patching import Patches, is_tracing, keep_uncomp
 from traceml_client.torch_hooks.phase_wrap import leave_after_error
 
 _KIND = "the backward hook"
+_codes: set[CodeType] = set()
+"""Of the wrappers."""
 
 
 def install_backward(measuring: Measuring, find_models: Callable[[], None], patches: Patches) -> None:
     """Wrap both. A backward of a step that has seen no forward looks for the models."""
     for name in ("backward", "grad"):
-        wrapper = _timed_backward(getattr(torch.autograd, name), measuring, find_models)
+        wrapper: Any = _timed_backward(getattr(torch.autograd, name), measuring, find_models)
+        _codes.add(wrapper.__code__)
         patches.replace(torch.autograd, name, wrapper)
 
 
@@ -64,3 +69,14 @@ def _timed_backward(
 
     keep_uncompiled(backward)
     return backward
+
+
+def is_backward_running() -> bool:
+    """Whether any thread is inside one, by its stack; the engine runs hooks in threads of its own too."""
+    for frame in sys._current_frames().values():
+        caller: FrameType | None = frame
+        while caller is not None:
+            if caller.f_code in _codes:
+                return True
+            caller = caller.f_back
+    return False

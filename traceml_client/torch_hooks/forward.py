@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from traceml_client.phases import FORWARD, NOT_OURS
+from traceml_client.phases import BACKWARD, FORWARD, NOT_OURS
 from traceml_client.steps import Measuring
 from traceml_client.torch_hooks import models
 from traceml_client.torch_hooks.import_watch import hide_frame
@@ -42,7 +42,8 @@ def call_root(self: Any, *args: Any, **kwargs: Any) -> Any:
     before = NOT_OURS
     try:
         if _is_grad_enabled():
-            before = _clock.enter(FORWARD)
+            if _clock.phase != BACKWARD:  # what is recomputed there is part of it
+                before = _clock.enter(FORWARD)
         else:
             _clock.see_no_grad(is_eval=not self.training)
     except Exception as error:  # noqa: BLE001 - the boundary
@@ -89,10 +90,10 @@ def is_root(module: Any) -> bool:
 def enter_root(module: Any) -> int:
     """A root is called: what `leave_root` needs."""
     try:
-        if _measuring is not None and _is_grad_enabled():
-            return _measuring.clock.enter(FORWARD)
-        if _measuring is not None:
+        if _measuring is not None and not _is_grad_enabled():
             _measuring.clock.see_no_grad(is_eval=not module.training)
+        elif _measuring is not None and _measuring.clock.phase != BACKWARD:
+            return _measuring.clock.enter(FORWARD)
     except Exception as error:  # noqa: BLE001 - the boundary
         _report(error)
     return NOT_OURS
@@ -149,7 +150,7 @@ class RootWatch:
         modules, optimizers = models.find_modules_and_optimizers()
         self._clock.notes.has_optimizer = bool(optimizers)
         for optimizer in optimizers:
-            self._optimizers.adopt_replaced_step(optimizer)
+            self._optimizers.adopt_step(optimizer, self._patches)
         roots = models.roots_of(modules, optimizers)
         if models.is_on_accelerator(roots):
             self._clock.notes.see_accelerator()

@@ -9,6 +9,9 @@ from typing import Any
 from torch.nn import Module
 from torch.optim.optimizer import Optimizer
 
+_TRACED = "_actual_script_module"
+"""Where a module that `torch.jit.trace` made keeps what it stands for."""
+
 
 def find_modules_and_optimizers() -> tuple[list[Any], list[Any]]:
     """Every living module and optimizer that is not frozen.
@@ -36,10 +39,14 @@ def _subtypes(base: type) -> set[int]:
 
 
 def roots_of(modules: list[Any], optimizers: list[Any]) -> list[Any]:
-    """The modules that are nobody's child and own a parameter of an optimizer; without one, any trainable parameter."""
+    """The modules that are nobody's child and own a parameter of an optimizer.
+
+    If there are none, those with any trainable parameter: optimizers may be to come, or update copies of the weights.
+    """
     wanted = {id(p) for o in optimizers for group in vars(o).get("param_groups", ()) for p in group["params"]}
     children = {id(child) for module in modules for child in _children(module)}
-    return [module for module in modules if id(module) not in children and _owns(module, wanted)]
+    tops = [module for module in modules if id(module) not in children]
+    return [top for top in tops if _owns(top, wanted)] or [top for top in tops if _owns(top, set())]
 
 
 def children_of(roots: Iterable[Any]) -> list[Any]:
@@ -69,6 +76,9 @@ def _parameters(module: Any) -> Iterator[Any]:
 
 
 def _children(module: Any) -> Iterator[Any]:
-    for child in (vars(module).get("_modules") or {}).values():
+    attributes = vars(module)
+    for child in (attributes.get("_modules") or {}).values():
         if child is not None:
             yield child
+    if _TRACED in attributes:
+        yield attributes[_TRACED]

@@ -22,9 +22,11 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from traceml_client.phases import OPTIMIZER, RESIDUAL
+from traceml_client.phases import BACKWARD, OPTIMIZER, RESIDUAL
+from traceml_client.protocol.columns import IS_SKIPPED
 from traceml_client.step_clock import NO_OPTIMIZER
 from traceml_client.steps import Measuring
+from traceml_client.torch_hooks.backward import is_backward_running
 from traceml_client.torch_hooks.import_watch import hide_frame
 from traceml_client.torch_hooks.optimizer_table import OptimizerTable
 from traceml_client.torch_hooks.patching import Patches, is_tracing, keep_uncompiled
@@ -72,6 +74,8 @@ class OptimizerHooks:
                 clock.since = now_ns()
                 clock.phase = clock.phase_view[0] = OPTIMIZER
             elif (key in self._known and not clock.stepping) or self._may_begin(optimizer):
+                if clock.phase == BACKWARD and not clock.has_stepped_inside and not is_backward_running():
+                    clock.phase = RESIDUAL  # two threads have left theirs crosswise
                 clock.begin_optimizer(key)
         except Exception as error:  # noqa: BLE001 - the boundary
             self._fault(_KIND, error)
@@ -121,42 +125,56 @@ class OptimizerHooks:
             frame = frame.f_back
         return number
 
-    def adopt_replaced_step(self, optimizer: Any) -> None:
-        """An instance whose `step` a script replaced has no hooks of torch: wrap the replacement."""
+    def adopt_step(self, optimizer: Any, patches: Patches) -> None:
+        """Wrap a `step` that has no hooks of torch: one that a script put into an instance, or that of a class whose
+        `__init__` does not call torch's."""
         step = vars(optimizer).get("step")
-        if step is None or getattr(step, "hooked", False) or getattr(step, "__code__", None) in self._step_codes:
-            return
+        if step is None:
+            step = type(optimizer).step
+            if not self._is_hooked(step):
+                patches.replace(type(optimizer), "step", self._hooked(step, lambda arguments: arguments[0]))
+        elif not self._is_hooked(step):
+            function = step.__func__ if isinstance(step, MethodType) else step
+            reference = weakref.ref(optimizer)
+            hooked = self._hooked(function, lambda _arguments: reference())
+            optimizer.step = MethodType(hooked, step.__self__) if isinstance(step, MethodType) else hooked
 
-        function = step.__func__ if isinstance(step, MethodType) else step
-        reference = weakref.ref(optimizer)
+    def _is_hooked(self, step: Any) -> bool:
+        return getattr(step, "hooked", False) or getattr(step, "__code__", None) in self._step_codes
 
-        def replaced_step(*args: Any, **kwargs: Any) -> Any:
+    def _hooked(self, function: Any, optimizer_of: Callable[[tuple[Any, ...]], Any]) -> Any:
+        @functools.wraps(function)
+        def hooked_step(*args: Any, **kwargs: Any) -> Any:
             if is_tracing():
                 return function(*args, **kwargs)
-            self.before_step(reference())
+            optimizer = optimizer_of(args)
+            self.before_step(optimizer)
             try:
                 result = function(*args, **kwargs)
             except BaseException as error:
                 hide_frame(error)
                 raise
-            self.after_step(reference())
+            self.after_step(optimizer)
             return result
 
-        keep_uncompiled(replaced_step)
-        self._step_codes.add(replaced_step.__code__)
-        functools.update_wrapper(replaced_step, function)
-        optimizer.step = MethodType(replaced_step, step.__self__) if isinstance(step, MethodType) else replaced_step
+        wrapper: Any = hooked_step
+        self._step_codes.add(wrapper.__code__)
+        keep_uncompiled(wrapper)
+        return wrapper
 
     def _scaled(self, step: Any) -> Any:
         @functools.wraps(step)
         def scaled_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            key, clock = id(optimizer), self._clock
-            if is_tracing() or clock.stepping or not scaler.is_enabled():
+            clock = self._clock
+            if is_tracing() or clock.stepping == _SCALED or not scaler.is_enabled():
                 return step(scaler, optimizer, *args, **kwargs)
             self._has_stepped = False
-            self.before_step(optimizer)
-            is_ours = clock.stepping == key
-            if is_ours:
+            is_inner = bool(clock.stepping) and self._num_steps_on(sys._getframe(1)) > 0
+            if not is_inner:
+                self.before_step(optimizer)
+            outer = clock.stepping
+            is_counted = is_inner or outer == id(optimizer)
+            if is_counted:
                 clock.stepping = _SCALED
             try:
                 result = step(scaler, optimizer, *args, **kwargs)
@@ -164,23 +182,29 @@ class OptimizerHooks:
                 hide_frame(error)
                 raise
             finally:
-                if is_ours:
-                    clock.stepping = key
-            self._after_scaled(scaler, optimizer)
+                if is_counted:
+                    clock.stepping = outer
+            self._after_scaled(scaler, optimizer, is_inner=is_inner)
             return result
 
         keep_uncompiled(scaled_step)
         return scaled_step
 
-    def _after_scaled(self, scaler: Any, optimizer: Any) -> None:
-        """A fused optimizer skips inside its kernel. An accelerator is not asked: it would have to be waited for."""
+    def _after_scaled(self, scaler: Any, optimizer: Any, *, is_inner: bool) -> None:
+        """A fused optimizer skips inside its kernel. An accelerator is not asked: it would have to be waited for.
+
+        Inside the `step()` of a wrapper it is that one's step which is skipped, and has yet to end.
+        """
         try:
             is_skipped = not self._has_stepped or any(
                 found.item() != 0
                 for found in scaler._found_inf_per_device(optimizer).values()
                 if found.device.type == "cpu"
             )
-            (self._clock.end_skipped if is_skipped else self._clock.end_optimizer)(id(optimizer))
+            if is_inner:
+                self._clock.flags |= IS_SKIPPED * is_skipped
+            else:
+                (self._clock.end_skipped if is_skipped else self._clock.end_optimizer)(id(optimizer))
         except Exception as error:  # noqa: BLE001 - the boundary
             self._fault(_KIND, error)
 

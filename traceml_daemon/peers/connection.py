@@ -52,7 +52,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self._buffer = server.receive_buffer
         self._frames = FrameReader(max_frame_bytes=MAX_HELLO_BYTES)
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.Transport
         self._tls: TlsStream | None = server.new_tls()
         self._is_paused = False
         self._slowed: asyncio.TimerHandle | None = None
@@ -114,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- called by the daemon -------------------------------------------------------------------------------------
 
     def send(self, message: FromDaemon) -> None:
-        if self.is_closed or self._transport is None:
+        if self.is_closed:
             return
         data = encode(message)
         if self._tls is not None:
@@ -125,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def says_that_tls_is_required(self) -> bool:
         """Tell it, and hang up, if this is a peer that waits for us to speak first, as peers without TLS do."""
-        if self._tls is None or self._tls.has_begun or self._transport is None:
+        if self._tls is None or self._tls.has_begun:
             return False
         detail = "the aggregator takes encrypted telemetry only: see --tls-ca and --tls-cert"
         self._transport.write(encode(Refused(TLS_REQUIRED, detail)))
@@ -149,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
     def _decrypt(self, tls: TlsStream, nbytes: int) -> bytes:
         data = tls.receive(self._buffer[:nbytes])
         answer = tls.ciphertext()
-        if answer and self._transport is not None:
+        if answer:
             self._transport.write(answer)
         return data
 
@@ -165,14 +165,13 @@ class Connection(asyncio.BufferedProtocol):
         self._read_or_wait()
 
     def _read_or_wait(self) -> None:
-        transport = self._transport
-        if self.is_closed or transport is None:
-            return
         is_waiting = self._is_paused or self._slowed is not None
-        if is_waiting and transport.is_reading():
-            transport.pause_reading()
-        elif not is_waiting and not transport.is_reading():
-            transport.resume_reading()
+        if self.is_closed or is_waiting != self._transport.is_reading():
+            return
+        if is_waiting:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     def reject(self, reason: str, detail: str) -> None:
         """The peer broke the rules: count it and cut it off."""
@@ -182,14 +181,12 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Send what was written, then close; nothing more is read."""
         self.is_closed = True
-        if self._transport is not None:
-            self._transport.close()
+        self._transport.close()
 
     def abort(self) -> None:
         """Close at once."""
         self.is_closed = True
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
 
 
 def _watch_host(connected: socket.socket | None) -> None:

@@ -94,16 +94,14 @@ class Server:
         Raises:
             CannotStart: the address is not to be had.
         """
-        ports = (port,) if is_port_required or port == 0 else (port, 0)
-        for candidate in ports:
-            try:
-                return await self._bind(host, candidate)
-            except OSError as error:
-                is_taken = error.errno == errno.EADDRINUSE
-                if not is_taken or candidate == ports[-1]:
-                    text = f"cannot listen on {host}:{candidate}: {error.strerror or error}"
-                    raise CannotStart(text, is_port_taken=is_taken) from None
-        raise AssertionError("unreachable")
+        try:
+            return await self._bind(host, port)
+        except OSError as error:
+            is_taken = error.errno == errno.EADDRINUSE
+            if not is_taken or is_port_required or port == 0:
+                text = f"cannot listen on {host}:{port}: {error.strerror or error}"
+                raise CannotStart(text, is_port_taken=is_taken) from None
+        return await self.listen(host, 0)
 
     async def _bind(self, host: str, port: int) -> int:
         """A socket made here: the loop would start four threads to look up an address that is a number already."""

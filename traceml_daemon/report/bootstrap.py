@@ -13,8 +13,7 @@ RUN_TO_RUN, stands for it. Everything is drawn from one seed, so that the same t
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +38,13 @@ _FIRST_BIN: Final = 1023 * _BINS_PER_OCTAVE
 """Of 1 ns; a phase that took 0 ns counts as 1."""
 _NUM_BINS: Final = 43 * _BINS_PER_OCTAVE
 """Up to 2.4 hours."""
+NUM_DRAWS: Final = 1000
+SEED: Final = 20_240_229
+RUN_TO_RUN: Final = 0.01
+"""Standard deviation of a run's figures against another run of the same script on the same machine: memory layout,
+clock rates and page cache are dealt anew for each process."""
+_Z: Final = 1.96
+_MIDDLE_95: Final = (2.5, 97.5)
 
 
 class PhaseStretches:
@@ -109,28 +115,14 @@ def read_stretches(measurements: Measurements, summary: SavedRun) -> RunStretche
     return cells
 
 
-NUM_DRAWS: Final = 1000
-SEED: Final = 20_240_229
-RUN_TO_RUN: Final = 0.01
-"""Standard deviation of a run's figures against another run of the same script on the same machine: memory layout,
-clock rates and page cache are dealt anew for each process."""
-_Z: Final = 1.96
-_MIDDLE_95: Final = (2.5, 97.5)
+Spread = tuple[float, float]
+"""How far the logarithm of B / A may lie below and above its estimate, with 95 % confidence. Both at least 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """How far the logarithm of B / A may lie below and above its estimate, with 95 % confidence. Both at least 0."""
-
-    below: float
-    above: float
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseSpreads:
-    median: Spread | None
-    tail: Spread | None
-    mean: Spread | None
+class PhaseSpreads(NamedTuple):
+    median: Spread | None = None
+    tail: Spread | None = None
+    mean: Spread | None = None
 
 
 class Draws:
@@ -152,39 +144,29 @@ class Draws:
 
 def spreads(a: RunStretches, b: RunStretches, draws: Draws, name: str) -> PhaseSpreads:
     """Of the changes of one phase."""
-    drawn_a, drawn_b = (_Drawn(run, run.phases[name], weights) for run, weights in ((a, draws.a), (b, draws.b)))
-    return PhaseSpreads(
-        median=_spread(drawn_a.quantiles(0.50), drawn_b.quantiles(0.50), draws.widening),
-        tail=_spread(drawn_a.quantiles(0.95), drawn_b.quantiles(0.95), draws.widening),
-        mean=_spread(drawn_a.means(), drawn_b.means(), draws.widening),
-    )
+    drawn = zip(_figures(a, name, draws.a), _figures(b, name, draws.b), strict=True)
+    return PhaseSpreads(*(_spread(of_a, of_b, draws.widening) for of_a, of_b in drawn))
 
 
-class _Drawn:
-    """Figures of one phase of one run under every draw; after the draws stand the whole run and its two halves."""
+def _figures(run: RunStretches, name: str, weights: Floats) -> tuple[Floats, Floats, Floats]:
+    """Median, tail and mean of one phase under every draw; after the draws stand the whole run and its two halves."""
+    is_late = np.arange(run.num_stretches) * 2 >= run.num_stretches
+    halves = np.tile(np.stack([np.ones_like(is_late), ~is_late, is_late]), run.num_groups)
+    weights = np.concatenate([weights, halves])
+    counts, middles = run.phases[name].compact()
+    cumulated = np.cumsum(weights.astype(np.float32) @ counts, axis=1, dtype=np.float64)
+    steps = weights @ run.steps
+    means = np.divide(weights @ run.phases[name].sums, steps, out=np.full(len(steps), np.nan), where=steps > 0)
+    return _quantile(cumulated, middles, 0.50), _quantile(cumulated, middles, 0.95), means
 
-    def __init__(self, run: RunStretches, phase: PhaseStretches, weights: Floats) -> None:
-        is_late = np.arange(run.num_stretches) * 2 >= run.num_stretches
-        halves = np.tile(np.stack([np.ones_like(is_late), ~is_late, is_late]), run.num_groups)
-        self._weights = np.concatenate([weights, halves])
-        counts, self._middles = phase.compact()
-        self._cumulated = np.cumsum(self._weights.astype(np.float32) @ counts, axis=1, dtype=np.float64)
-        self._sums, self._steps = phase.sums, run.steps
 
-    def quantiles(self, share: float) -> Floats:
-        """Nan where a draw holds no value."""
-        if not len(self._middles):
-            return np.full(len(self._weights), np.nan)
-        totals = self._cumulated[:, -1:]
-        places = (self._cumulated < share * totals).sum(axis=1)
-        found: Floats = self._middles[np.minimum(places, len(self._middles) - 1)].copy()
-        found[totals[:, 0] == 0] = np.nan
-        return found
-
-    def means(self) -> Floats:
-        steps = self._weights @ self._steps
-        means: Floats = np.divide(self._weights @ self._sums, steps, out=np.full(len(steps), np.nan), where=steps > 0)
-        return means
+def _quantile(cumulated: Floats, middles: Floats, share: float) -> Floats:
+    """Nan where a draw holds no value."""
+    if not len(middles):
+        return np.full(len(cumulated), np.nan)
+    totals = cumulated[:, -1:]
+    places = (cumulated < share * totals).sum(axis=1)
+    return np.where(totals[:, 0] == 0, np.nan, middles[np.minimum(places, len(middles) - 1)])
 
 
 def _spread(a: Floats, b: Floats, widening: float) -> Spread | None:
@@ -199,10 +181,7 @@ def _spread(a: Floats, b: Floats, widening: float) -> Spread | None:
         return None
     low, high = np.percentile(changes, _MIDDLE_95)
     drift = _Z * float(np.sqrt(2 * RUN_TO_RUN**2 + _half_difference(logs_a) ** 2 + _half_difference(logs_b) ** 2))
-    return Spread(
-        below=float(np.hypot(max(-low, 0.0) * widening, drift)),
-        above=float(np.hypot(max(high, 0.0) * widening, drift)),
-    )
+    return float(np.hypot(max(-low, 0.0) * widening, drift)), float(np.hypot(max(high, 0.0) * widening, drift))
 
 
 def _half_difference(logs: Floats) -> float:

@@ -82,7 +82,7 @@ def _phase_change(name: str, a: SavedRun, b: SavedRun, spread: PhaseSpreads | No
             a_p50_ms=None if in_a is None else in_a.p50_ms,
             b_p50_ms=None if in_b is None else in_b.p50_ms,
         )
-    spread = spread or PhaseSpreads(None, None, None)
+    spread = spread or PhaseSpreads()
     median = _change(in_a.p50_ms, in_b.p50_ms, spread.median)
     mean = _change(in_a.mean_ms, in_b.mean_ms, spread.mean)
     verdict, judged_by = judge(median, mean, margin_pct)
@@ -145,7 +145,7 @@ def _change(a_ms: float, b_ms: float, spread: Spread | None) -> _Change:
     if spread is None or b_ms == 0:
         return _Change(change_pct, None)
     log = math.log(b_ms / a_ms)
-    return _Change(change_pct, (_percent(log - spread.below), _percent(log + spread.above)))
+    return _Change(change_pct, (_percent(log - spread[0]), _percent(log + spread[1])))
 
 
 def _percent(log: float) -> float:
@@ -154,6 +154,5 @@ def _percent(log: float) -> float:
 
 def _compared(summary: SavedRun) -> form.ComparedRun:
     status, section = summary.training.status, summary.step_time
-    return form.ComparedRun(
-        summary.run_name, summary.run_id, status, len(summary.ranks), section.window.steps, section.clock
-    )
+    steps = section.window.steps
+    return form.ComparedRun(summary.run_name, summary.run_id, status, len(summary.ranks), steps, section.clock)

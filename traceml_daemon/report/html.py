@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import jinja2
 
@@ -24,15 +24,6 @@ from traceml_daemon.report.text import collateral_text, outcome_lines, size_text
 MAX_RANK_ROWS: Final = 32
 """Of more ranks those that did not finish and the slowest are listed."""
 _CSS_OF: Final = {"info": "note", "warning": "warn", "critical": "bad"}
-
-
-class _RankRow(NamedTuple):
-    rank: int
-    attempts: int
-    steps: int
-    p50: str
-    memory: str
-    state: str
 
 
 def summary_html(summary: FinalSummary) -> str:
@@ -86,8 +77,11 @@ def _templates() -> jinja2.Environment:
     return environment
 
 
-def _rank_rows(summary: FinalSummary) -> Iterator[_RankRow]:
-    """Those that did not finish first, then the slowest; a small run's in their own order."""
+def _rank_rows(summary: FinalSummary) -> Iterator[tuple[int, int, int, str, str, str]]:
+    """(rank, attempts, steps, median step, peak memory, state): those that did not finish first, then the slowest.
+
+    A small run's in their own order.
+    """
     medians = {r.rank: step.p50_ms for r in summary.step_time.by_rank if (step := r.phases.get("step")) is not None}
     peaks = {each.rank: each.peak_rss_bytes for each in summary.memory.by_rank}
     missing = {each.rank: each.why for each in summary.telemetry.ranks_missing}
@@ -99,4 +93,4 @@ def _rank_rows(summary: FinalSummary) -> Iterator[_RankRow]:
         last = rank.attempts[-1]
         state = last.state if last.exit_code in (None, 0) else f"exit code {last.exit_code}"
         p50, memory = "-" if median is None else f"{median:.3f}", "-" if peak is None else size_text(peak)
-        yield _RankRow(rank.rank, len(rank.attempts), last.steps, p50, memory, missing.get(rank.rank) or state)
+        yield (rank.rank, len(rank.attempts), last.steps, p50, memory, missing.get(rank.rank) or state)

@@ -174,14 +174,9 @@ def _reasons(phases: Phases, notes: tuple[str, ...]) -> dict[str, str]:
 
 
 def _times(phase: Distribution, step_total_ns: int, num_steps: int) -> PhaseTimes:
-    p50, p95, p99 = phase.percentiles()
-    return PhaseTimes(
-        p50_ms=_ms(p50),
-        p95_ms=_ms(p95),
-        p99_ms=_ms(p99),
-        mean_ms=_ms(phase.total / num_steps),
-        share=round(phase.total / step_total_ns, 6) if step_total_ns else 0.0,
-    )
+    p50_ms, p95_ms, p99_ms = map(_ms, phase.percentiles())
+    share = round(phase.total / step_total_ns, 6) if step_total_ns else 0.0
+    return PhaseTimes(p50_ms, p95_ms, p99_ms, _ms(phase.total / num_steps), share)
 
 
 def _ms(duration_ns: float) -> float:

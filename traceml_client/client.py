@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from traceml_client import crash, steps
-from traceml_client.courier import Courier, CourierHooks
+from traceml_client.courier import Courier
 from traceml_client.descriptors import map_shared
 from traceml_client.dialogue import RankStory
 from traceml_client.faults import FaultLog, say
@@ -66,18 +66,13 @@ class Client:
     def __init__(self, environment: RankEnvironment, handover: Handover | None) -> None:
         grant = handover.grant if handover else None
         self._handover = handover
-        identity = identify(environment, grant)
-        wall_minus_monotonic_ns = time.time_ns() - time.monotonic_ns()
+        hello = identify(environment, grant)
         self.recorder = _open_recorder(environment, handover)
-        self.recorder.set_identity(identity.pid, identity.start_ticks, wall_minus_monotonic_ns)
-        self._story = RankStory(
-            identity=identity,
-            token=grant.token if grant else environment.token,
-            wall_minus_monotonic_ns=wall_minus_monotonic_ns,
-        )
+        self.recorder.set_identity(hello.pid, hello.start_ticks, hello.wall_minus_monotonic_ns)
+        self._story = RankStory(hello=hello, token=grant.token if grant else environment.token)
         self._errors = crash.ErrorRecorder(
             self.recorder,
-            wall_minus_monotonic_ns=wall_minus_monotonic_ns,
+            wall_minus_monotonic_ns=hello.wall_minus_monotonic_ns,
             rank_dir=grant.rank_dir if grant else None,
             error_file=environment.error_file,
         )
@@ -86,9 +81,10 @@ class Client:
             story=self._story,
             address=_daemon_address(environment, handover),
             new_tls=_encryption(environment, handover),
-            hooks=CourierHooks(report_fault=_faults.report, report_unreachable=self._report_unreachable),
+            report_fault=_faults.report,
+            report_unreachable=self._report_unreachable,
         )
-        self._samplers, self._seldom_samplers = open_samplers(is_node_sampled=identity.local_rank == 0)
+        self._samplers, self._seldom_samplers = open_samplers(is_node_sampled=hello.local_rank == 0)
         self._sender = Sender(recorder=self.recorder, courier=self._courier, handover=handover, sample=self._sample)
         self._is_unreachable_said = handover is not None  # its launcher says what is the matter with the daemon
         self._is_finished = False
@@ -138,7 +134,7 @@ class Client:
             steps.finish(has_error=bool(self._story.exit_code) or self._errors.has("main"))
             self.recorder.set_marker(1)
             self._story.notes = (*self.recorder.reader.notes(), *_faults.sentences())
-            self._story.ended_ns = time.monotonic_ns() + self._story.wall_minus_monotonic_ns
+            self._story.ended_ns = time.monotonic_ns() + self._story.hello.wall_minus_monotonic_ns
             self._story.is_ending = True
             self._sender.finish(budget_s=self._budget_s())
         self.recorder.is_enabled = False

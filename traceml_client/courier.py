@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from traceml_client.backoff import Backoff
-from traceml_client.clock_offset import ClockOffset
 from traceml_client.dialogue import Dialogue, RankStory, State
 from traceml_client.link import Link, is_numeric
 from traceml_client.outbox import Outbox
 from traceml_client.protocol import messages
+from traceml_client.protocol.clock_offset import ClockOffset
 from traceml_client.protocol.errors import RemoteProtocolError
 from traceml_client.recorder import Recorder
 
@@ -25,16 +24,6 @@ _RETRY_WHEN_REFUSED = frozenset({messages.SLOT_TAKEN, messages.TOO_MANY, message
 was started again; every other refusal is for good."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CourierHooks:
-    """Whom a courier tells of trouble. Neither may raise."""
-
-    report_fault: Callable[[str, BaseException], None]
-    """A peer that breaks the rules, or a refusal for good."""
-    report_unreachable: Callable[[OSError], None]
-    """Nobody answers, or the connection was lost; tried again."""
-
-
 class Courier:
     """All methods belong to the sender's thread; the properties may be read by any."""
 
@@ -44,13 +33,21 @@ class Courier:
         recorder: Recorder,
         story: RankStory,
         address: tuple[str, int] | None,
-        hooks: CourierHooks,
+        report_fault: Callable[[str, BaseException], None],
+        report_unreachable: Callable[[OSError], None],
         new_tls: Callable[[], TlsStream | None] = lambda: None,
     ) -> None:
-        """`new_tls`: the encryption of a new connection."""
+        """Neither report may raise.
+
+        Args:
+            report_fault: a peer that breaks the rules, or a refusal for good.
+            report_unreachable: nobody answers, or the connection was lost; tried again.
+            new_tls: the encryption of a new connection.
+        """
         self._story = story
         self._address = address
-        self._hooks = hooks
+        self._report_fault = report_fault
+        self._report_unreachable = report_unreachable
         self._new_tls = new_tls
         self._outbox = Outbox(recorder)
         self._clock = ClockOffset()
@@ -163,14 +160,14 @@ class Courier:
             return
         self.close()
         self._address = None
-        self._hooks.report_fault("telemetry", refusal)
+        self._report_fault("telemetry", refusal)
 
     def _lose(self, error: OSError | RemoteProtocolError, now_ns: int) -> None:
         self._retry_later(now_ns)
         if isinstance(error, OSError):
-            self._hooks.report_unreachable(error)
+            self._report_unreachable(error)
         else:
-            self._hooks.report_fault("telemetry", error)
+            self._report_fault("telemetry", error)
 
     def _retry_later(self, now_ns: int) -> None:
         self.close()

@@ -13,10 +13,11 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from traceml_client.clock_offset import ClockOffset
-from traceml_client.identity import RankIdentity
+import msgspec
+
 from traceml_client.outbox import Outbox
 from traceml_client.protocol import messages
+from traceml_client.protocol.clock_offset import ClockOffset
 from traceml_client.protocol.codec import decode_from_daemon, encode
 from traceml_client.protocol.errors import Refused, RemoteProtocolError
 from traceml_client.protocol.frames import FrameReader
@@ -32,9 +33,9 @@ _MAX_SILENCE_NS = 15_000_000_000
 class RankStory:
     """What a rank has to say beside its records. It outlives connections."""
 
-    identity: RankIdentity
+    hello: messages.RankHello
+    """Without a proof."""
     token: str
-    wall_minus_monotonic_ns: int
     errors: tuple[RankError, ...] = ()
     """As they were raised; only ever appended to."""
     notes: tuple[str, ...] = ()
@@ -97,10 +98,6 @@ class Dialogue:
         message = self._next_message(now_ns)
         return b"" if message is None else encode(message)
 
-    @property
-    def is_all_sent(self) -> bool:
-        return self._is_marker_sent
-
     def _next_message(self, now_ns: int) -> messages.FromRank | None:
         if self._hello is not None:
             hello, self._hello = self._hello, None
@@ -153,29 +150,14 @@ class Dialogue:
             versions = f"it speaks version {challenge.version}, this rank version {messages.PROTOCOL_MAJOR}"
             self._refuse(messages.WRONG_VERSION, versions)
             return
-        who = self._story.identity
+        who = self._story.hello
         claims = ("rank", who.run, who.node_index, who.local_rank, who.attempt)
-        self._hello = messages.RankHello(
-            version=messages.PROTOCOL_MAJOR,
-            run=who.run,
-            proof=prove(self._story.token, challenge.nonce, *claims),
-            node_index=who.node_index,
-            local_rank=who.local_rank,
-            attempt=who.attempt,
-            rank=who.rank,
-            world_size=who.world_size,
-            local_world_size=who.local_world_size,
-            torch_restart_count=who.torch_restart_count,
-            host=who.host,
-            pid=who.pid,
-            start_ticks=who.start_ticks,
-            wall_minus_monotonic_ns=self._story.wall_minus_monotonic_ns,
-        )
+        self._hello = msgspec.structs.replace(who, proof=prove(self._story.token, challenge.nonce, *claims))
         self.state = State.WELCOME
 
     def _enter(self, welcome: messages.Welcome) -> None:
         """From now on we belong to this run: a reconnect must not end in the daemon's next one."""
-        self._story.identity = self._story.identity.in_run(welcome.run_id)
+        self._story.hello = msgspec.structs.replace(self._story.hello, run=welcome.run_id)
         self._outbox.resume(welcome.next_seq)
         self.state = State.OPEN
 
@@ -196,4 +178,4 @@ class Dialogue:
         self._pinged_ns = None
 
     def _wall_ns(self, now_ns: int) -> int:
-        return now_ns + self._story.wall_minus_monotonic_ns
+        return now_ns + self._story.hello.wall_minus_monotonic_ns

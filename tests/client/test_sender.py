@@ -12,17 +12,18 @@ import pytest
 
 from tests.harness.processes import wait_until
 from tests.harness.stub_daemon import Behaviour, StubDaemon
-from traceml_client.courier import Courier, CourierHooks
+from traceml_client.courier import Courier
 from traceml_client.dialogue import RankStory
-from traceml_client.identity import RankIdentity
 from traceml_client.protocol import messages, ring
 from traceml_client.protocol.columns import STEP_STREAM
 from traceml_client.protocol.node import RankError
 from traceml_client.recorder import Recorder
 from traceml_client.sender import Sender
 
-IDENTITY = RankIdentity(
+HELLO = messages.RankHello(
+    version=messages.PROTOCOL_MAJOR,
     run="run-id",
+    proof=b"",
     node_index=0,
     local_rank=1,
     attempt=0,
@@ -33,6 +34,7 @@ IDENTITY = RankIdentity(
     host="host",
     pid=4711,
     start_ticks=99,
+    wall_minus_monotonic_ns=time.time_ns(),
 )
 ERROR = RankError(kind="main", type="ValueError", message="x", traceback="...", raised_ns=1, step=3)
 
@@ -44,13 +46,16 @@ class Rank:
         memory = bytearray(ring.ring_bytes(step_capacity, 64))
         ring.initialize(memoryview(memory), step_capacity, 64)
         self.recorder = Recorder(memoryview(memory))
-        self.story = RankStory(identity=IDENTITY, token=token, wall_minus_monotonic_ns=time.time_ns())
+        self.story = RankStory(hello=HELLO, token=token)
         self.faults: list[tuple[str, BaseException]] = []
         self.outages: list[OSError] = []
-        hooks = CourierHooks(
-            report_fault=lambda kind, error: self.faults.append((kind, error)), report_unreachable=self.outages.append
+        self.courier = Courier(
+            recorder=self.recorder,
+            story=self.story,
+            address=("127.0.0.1", port),
+            report_fault=lambda kind, error: self.faults.append((kind, error)),
+            report_unreachable=self.outages.append,
         )
-        self.courier = Courier(recorder=self.recorder, story=self.story, address=("127.0.0.1", port), hooks=hooks)
         self.sender = Sender(
             recorder=self.recorder, courier=self.courier, handover=None, sample=lambda now_ns, is_whole: None
         )

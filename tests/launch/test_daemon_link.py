@@ -86,8 +86,8 @@ async def test_it_is_welcomed_and_learns_the_clocks_offset(tmp_path: Path) -> No
         link = link_to(daemon.port)
         welcome = await asyncio.wait_for(link.welcome, 10.0)
         assert (welcome.run_id, welcome.node_index, welcome.run_dir) == ("run-id-1", 0, str(tmp_path))
-        await until(lambda: link.clock_bound_ns >= 0, "a pong has come")
-        assert abs(link.clock_offset_ns) <= link.clock_bound_ns
+        await until(lambda: link.clock.bound_ns >= 0, "a pong has come")
+        assert abs(link.clock.offset_ns) <= link.clock.bound_ns
         await link.close()
         await link.close()
 

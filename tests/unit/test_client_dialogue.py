@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from traceml_client.clock_offset import ClockOffset
 from traceml_client.dialogue import Dialogue, RankStory, State
-from traceml_client.identity import RankIdentity
 from traceml_client.outbox import Outbox
 from traceml_client.protocol import messages, ring
+from traceml_client.protocol.clock_offset import ClockOffset
 from traceml_client.protocol.codec import decode_to_daemon, encode
 from traceml_client.protocol.errors import FrameTooLarge, RemoteProtocolError
 from traceml_client.protocol.frames import FrameReader
@@ -28,8 +27,10 @@ class Conversation:
         memory = bytearray(ring.ring_bytes(1024, 16))
         ring.initialize(memoryview(memory), 1024, 16)
         self.recorder = Recorder(memoryview(memory))
-        identity = RankIdentity(
+        hello = messages.RankHello(
+            version=messages.PROTOCOL_MAJOR,
             run=run,
+            proof=b"",
             node_index=node_index,
             local_rank=0,
             attempt=attempt,
@@ -40,8 +41,9 @@ class Conversation:
             host="h",
             pid=1,
             start_ticks=2,
+            wall_minus_monotonic_ns=10 * SECOND,
         )
-        self.story = RankStory(identity=identity, token="secret", wall_minus_monotonic_ns=10 * SECOND)
+        self.story = RankStory(hello=hello, token="secret")
         self.outbox = Outbox(self.recorder)
         self.clock = ClockOffset()
         self.now_ns = 0

@@ -15,13 +15,13 @@ import pytest
 
 from traceml_client import crash
 from traceml_client.backoff import Backoff
-from traceml_client.clock_offset import ClockOffset
 from traceml_client.descriptors import HeldDescriptor, lowest_number, map_shared
 from traceml_client.gpu_samplers import DeviceSampler
 from traceml_client.identity import read_start_ticks
 from traceml_client.node_samplers import NodeSampler
 from traceml_client.outbox import Outbox
 from traceml_client.protocol import ring
+from traceml_client.protocol.clock_offset import ClockOffset
 from traceml_client.protocol.columns import DEVICE_MEMORY_SAMPLE
 from traceml_client.protocol.node import RankError
 from traceml_client.recorder import Recorder

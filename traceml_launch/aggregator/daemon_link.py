@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from traceml_client.protocol import messages, proof
+from traceml_client.protocol.clock_offset import ClockOffset
 from traceml_client.protocol.codec import decode_from_daemon, encode
 from traceml_client.protocol.errors import ProtocolError, Refused, RemoteProtocolError, TlsFailed, VersionMismatch
 from traceml_client.protocol.frames import FrameReader
@@ -55,8 +56,7 @@ class DaemonLink:
         self.node_end_taken = asyncio.Event()
         self.unresponsive = asyncio.Event()
         self.connected = asyncio.Event()
-        self.clock_offset_ns = 0
-        self.clock_bound_ns = -1
+        self.clock = ClockOffset()
         self.host, self.port = "", 0
         self._token = token
         self._encryption = _encryption(trust)
@@ -195,7 +195,7 @@ class DaemonLink:
         match message:
             case messages.Pong():
                 self._num_silent_pings = 0
-                self._measure(message)
+                self.clock.measure(sent_ns=message.sent_ns, daemon_ns=message.daemon_ns, received_ns=time.time_ns())
             case messages.SalvageAck():
                 self._on_salvage_ack(message)
             case messages.Ack(stream=messages.MARKER_STREAM):
@@ -211,21 +211,11 @@ class DaemonLink:
             case _:
                 pass
 
-    def _measure(self, pong: messages.Pong) -> None:
-        """Keep the offset of the smallest round trip: half of that trip bounds its error."""
-        trip_ns = time.time_ns() - pong.sent_ns
-        bound_ns = trip_ns // 2
-        if trip_ns >= 0 and (self.clock_bound_ns < 0 or bound_ns < self.clock_bound_ns):
-            self.clock_offset_ns = pong.daemon_ns - (pong.sent_ns + bound_ns)
-            self.clock_bound_ns = bound_ns
-
     async def _ping(self) -> None:
         """From the start: a daemon may fall silent before it has let us in. One that refused us is not asked."""
         while not self.welcome.done() or self.welcome.exception() is None:
             if self._writer is not None:
-                ping = messages.Ping(
-                    sent_ns=time.time_ns(), clock_offset_ns=self.clock_offset_ns, clock_bound_ns=self.clock_bound_ns
-                )
+                ping = messages.Ping(time.time_ns(), self.clock.offset_ns, self.clock.bound_ns)
                 self._writer.write(encode(ping))
             await asyncio.sleep(PING_S)
             self._num_silent_pings += 1

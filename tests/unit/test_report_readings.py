@@ -154,6 +154,37 @@ def test_a_peer_that_was_lost_in_another_call_is_odd_only_if_it_stood_there_at_t
     assert (diagnosis.report.category, diagnosis.report.initiating_rank) == expected
 
 
+IN_BACKWARD = (
+    '  File "/opt/env/lib/python3.12/site-packages/torch/autograd/graph.py", line 979, in _engine_run_backward\n'
+)
+STACKS = (
+    "Fatal Python error: Aborted\n\nThread 0x00007f01 (most recent call first):\n"
+    '  File "/opt/env/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", line 3252 in all_reduce\n'
+    '  File "/data/job/train.py", line 17 in main\n'
+)
+
+
+@pytest.mark.parametrize("has_aborted", [True, False])
+def test_a_collective_of_one_rank_while_the_others_exchanged_gradients_is_the_odd_one(
+    tmp_path: Path, has_aborted: bool
+) -> None:
+    def in_backward(rank: int) -> Rank:
+        raised = error("RuntimeError", PEER[14:-1] if has_aborted else LATE, at_ms=1000.0 + rank)
+        return Rank(rank=rank, error=msgspec.structs.replace(raised, traceback=IN_BACKWARD), exit_code=1)
+
+    odd = Rank(rank=2, exit_code=None, signal="SIGABRT", died_ms=990.0)
+    if has_aborted:
+        say(tmp_path, 2, TOO_MUCH + STACKS)
+    else:
+        raised = msgspec.structs.replace(error("RuntimeError", LATE, at_ms=1004.0), collective="all_reduce(float32[3])")
+        odd = Rank(rank=2, error=raised, exit_code=1)
+    found = report(tmp_path, [in_backward(0), in_backward(1), odd])
+    assert (found.category, found.initiating_rank) == ("collective_mismatch", 2)
+    assert "ranks 0-1 in backward" in found.summary
+    assert "rank 2 in all_reduce" in found.summary
+    assert str(found.source) == ('File "/data/job/train.py", line 17, in main' if has_aborted else "None")
+
+
 def test_an_error_of_the_script_that_quotes_a_lost_peer_is_its_own(tmp_path: Path) -> None:
     quoting = "2 fields are invalid:\n  - reason: RuntimeError: Connection closed by peer\n"
     first = error("ValueError", quoting, at_ms=1000.0)

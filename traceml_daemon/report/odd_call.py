@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from traceml_daemon.diagnosis.wording import ranks_text
@@ -32,6 +32,9 @@ def odd_caller(symptoms: Sequence[Symptom]) -> Symptom | None:
     aborted = [symptom for symptom in silent if symptom.signal == "SIGABRT"]
     if len(symptoms) < _MIN_RANKS or len(aborted) > 1:
         return None
+    by_name = {name: [s for s in symptoms if _name(s) == name] for name in map(_name, symptoms)}
+    if len(by_name) > 1 and None not in by_name:
+        return _single(by_name.values())
     if len(silent) > len(aborted):
         return _only_possible_sender(symptoms, aborted)
     if aborted and any(num_bytes is None for _, num_bytes in groups):
@@ -42,8 +45,13 @@ def odd_caller(symptoms: Sequence[Symptom]) -> Symptom | None:
         return None
     small = min(groups, key=lambda call: call[1] or 0)
     groups[small] += aborted
-    few, many = sorted(groups.values(), key=len)
-    return few[0] if len(few) == 1 < len(many) else None
+    return _single(groups.values())
+
+
+def _single(groups: Collection[list[Symptom]]) -> Symptom | None:
+    """Of two groups, the one that stands alone against several."""
+    few, *many = sorted(groups, key=len)
+    return few[0] if len(many) == 1 and len(few) == 1 < len(many[0]) else None
 
 
 def _only_possible_sender(symptoms: Sequence[Symptom], aborted: Sequence[Symptom]) -> Symptom | None:
@@ -84,7 +92,7 @@ def _groups(symptoms: Sequence[Symptom]) -> tuple[dict[Call, list[Symptom]], lis
     silent = []
     for symptom in symptoms:
         call = _call(symptom)
-        if call is None:
+        if call is None or symptom.signal == "SIGABRT":  # of which at most the name is known
             silent.append(symptom)
         else:
             groups[call].append(symptom)
@@ -97,6 +105,11 @@ def _call(symptom: Symptom) -> Call | None:
         return error.collective.partition("(")[0], error.collective_bytes
     text = _text(symptom)
     return None if text is None else (text, None)
+
+
+def _name(symptom: Symptom) -> str | None:
+    text = _text(symptom)
+    return None if text is None else text.partition("(")[0]
 
 
 def _text(symptom: Symptom) -> str | None:

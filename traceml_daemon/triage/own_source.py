@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceml_daemon.triage.observations import Raised
-from traceml_daemon.triage.tracebacks import kind_of
+from traceml_daemon.triage.tracebacks import FATAL, kind_of
 
 _FRAME: Final = re.compile(r'^(.*?)File "([^"]+)", line (\d+)(?:,? in (.+))?$', re.MULTILINE)
 _FOREIGN: Final = re.compile(r"(?:site|dist)-packages|/lib(?:64)?/python\d|^<|/traceml_(?:client|daemon|launch)/")
@@ -42,7 +42,7 @@ def innermost(frames: Iterable[str]) -> Source | None:
 
 def source_of(raised: Raised) -> Source | None:
     """Of the exception itself, else of the one before it. A fatal error shows the innermost frame first."""
-    if raised.type == "Fatal Python error":
+    if raised.type == FATAL:
         return innermost(raised.frames[::-1])
     return next((found for one in raised.chain()[::-1] if (found := innermost(one.frames)) is not None), None)
 

@@ -10,6 +10,7 @@ from traceml_daemon.triage.lines import Speaker
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised
 from traceml_daemon.triage.own_source import Source, frames_of, innermost, source_in, source_of, wrapped
 from traceml_daemon.triage.signs import SignBook
+from traceml_daemon.triage.tracebacks import FATAL
 from traceml_daemon.triage.waiting import collective_of
 
 Kind = Literal["original", "system", "timeout", "peer_lost", "terminated"]
@@ -46,7 +47,10 @@ def strongest(seen: Observations) -> Said | None:
     crashes = [cause for cause in lasting if cause.tier == Tier.CRASH]
     rest = sorted((cause for cause in lasting if cause.tier in _KINDS), key=lambda cause: (cause.tier, cause.order))
     first = next(iter([*originals, *rest, *crashes]), None)
-    return None if first is None else _said(first)
+    if first is None or first.raised is not None:
+        return None if first is None else _said(first)
+    stacks = next((one.frames for one in seen.raised if one.type == FATAL), ())  # of the signal that ended it
+    return replace(_said(first), collective=collective_of(stacks), source=innermost(stacks[::-1]))
 
 
 def of_exception(kind: str, message: str, traceback: str, book: SignBook) -> Said:

@@ -22,6 +22,8 @@ _CERTAIN: Final = re.compile(
     r"|StopIteration|Unavailable|Aborted|Denied|Cancelled|Refused|Group|Violation|Overflow|error|timeout)$"
 )
 _LEVELS: Final = frozenset({"INFO", "WARNING", "ERROR", "DEBUG", "CRITICAL", "NOTE", "Note", "HINT", "Epoch", "WARN"})
+FATAL: Final = "Fatal Python error"
+"""The type under which the stacks of a fatal signal are kept."""
 _FATAL: Final = re.compile(r"Fatal Python error: (.+)")
 _CHAIN: Final = ("The above exception was the direct cause", "During handling of the above exception")
 _IGNORED: Final = ("Exception ignored in", "Exception ignored on")
@@ -70,7 +72,7 @@ class Tracebacks:
         if state.fatal is not None and self._below_fatal(state, text):
             return None
         if fatal := _FATAL.search(text):
-            state.fatal = self._raise(state, line, ("Fatal Python error", fatal[1]), quote)
+            state.fatal = self._raise(state, line, (FATAL, fatal[1]), quote)
             state.fatal.frames = ()
             return state.fatal
         if _HEADER in text:

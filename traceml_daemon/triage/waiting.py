@@ -58,6 +58,7 @@ def _is_mismatch(found: Findings) -> bool:
 
 
 def collective_of(frames: Sequence[str]) -> str | None:
-    """The call of torch.distributed that a traceback ends in."""
+    """The call of torch.distributed that a traceback ends in, or the backward, in which gradients are exchanged."""
     calls = [frame.rpartition(":")[2] for frame in frames if "distributed_c10d.py" in frame]
-    return calls[-1] if calls else None
+    in_backward = "backward" if any(frame.endswith(":_engine_run_backward") for frame in frames) else None
+    return calls[-1] if calls else in_backward

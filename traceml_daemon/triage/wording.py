@@ -40,7 +40,8 @@ def headline(verdict: Verdict) -> str:
         what = f"{kind}: {_short(cause.raised.message)}" if cause.raised.message else kind
         if who is not None:
             return f"{who} raised {what}"
-        return f"{verdict.num_alike} ranks or lines alike raised {what}" if verdict.num_alike > 1 else f"raised: {what}"
+        alike = f"{verdict.num_alike} ranks or lines alike" if verdict.num_alike > 1 else "a process that names no rank"
+        return f"{alike} raised {what}"
     number = signal_of(verdict.exit_code) if verdict.exit_code is not None else 0
     if who is not None and number:
         return f"{who} was ended by {SIGNAL_NAMES.get(number, f'signal {number}')}"
@@ -49,7 +50,7 @@ def headline(verdict: Verdict) -> str:
     if cause is None and verdict.category in _WITHOUT_RANK:
         return _WITHOUT_RANK[verdict.category] + _suspects(verdict)
     quote = _short(verdict.evidence[0].quote) if verdict.evidence else verdict.category
-    return f"{who}: {quote}" if who is not None else quote
+    return f"{who or 'no rank is named'}: {quote}"
 
 
 def _suspects(verdict: Verdict) -> str:

@@ -121,6 +121,18 @@ async def test_a_finished_run_is_told_by_the_exit_code(run_dir: Path, show: Show
     assert found["ranks"][0]["last_step"] == 10
 
 
+async def test_ranks_of_a_run_without_telemetry_are_not_lost(run_dir: Path, show: Show) -> None:
+    async with live_run(run_dir) as (daemon, node, rank):
+        await finish(daemon, node, rank)
+    found = read_manifest(run_dir)
+    (run_dir / "final_summary.json").unlink()
+    (run_dir / "telemetry.sqlite").unlink()
+    unheard = msgspec.structs.replace(found.telemetry, ranks_finished=())
+    write_manifest(run_dir, msgspec.structs.replace(found, telemetry_status="unavailable", telemetry=unheard))
+    shown = await show("status", run_dir, "--json")
+    assert [rank["state"] for rank in shown.json()["ranks"]] == ["finished", "finished"]
+
+
 async def test_a_completed_run_says_that_nothing_failed(run_dir: Path, show: Show) -> None:
     async with live_run(run_dir) as (daemon, node, rank):
         await finish(daemon, node, rank)

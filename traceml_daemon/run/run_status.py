@@ -114,9 +114,13 @@ def _training(found: Manifest) -> TrainingSection:
 
 
 def _all_ranks(found: Manifest, seen: _Seen, *, is_live: bool) -> Iterator[RankStatus]:
-    """Those that were seen, those that the manifest names, and those that nobody has heard of."""
+    """Those that were seen, those that the manifest names, and those that nobody has heard of.
+
+    Where nobody listened, torchrun's own success says that its ranks finished.
+    """
     missing = {rank.rank: rank for rank in found.telemetry.ranks_missing}
-    unheard = "expected" if is_live else "lost"
+    is_well = found.status == "completed" and found.telemetry_status == "unavailable"
+    unheard = "expected" if is_live else "finished" if is_well else "lost"
     for rank in sorted({*seen.ranks, *missing, *found.telemetry.ranks_finished, *range(found.topology.world_size)}):
         known = seen.ranks.get(rank)
         if known is not None:

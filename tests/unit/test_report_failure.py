@@ -16,6 +16,7 @@ from traceml_daemon.report.form import FailureReport
 from traceml_daemon.report.text import failure_lines, failure_sentence
 
 PEER = "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:40512"
+STORE = "wait timeout after 3000ms, keys: /default_pg/0//shards/ready"
 LATE = "[../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete"
 
 
@@ -242,6 +243,25 @@ ROWS = [
         "nonzero_exit",
         1,
         "likely",
+        {0: "peer_lost"},
+    ),
+    Row(
+        "the ranks could not meet: who gives up first is not to blame",
+        [
+            Rank(rank=0, error=error("RuntimeError", STORE, at_ms=900.0, step=0), exit_code=1, step=0),
+            killed(1, "SIGTERM", step=0),
+        ],
+        "rendezvous_failed",
+        None,
+        "confirmed",
+        {1: "sigterm_by_agent"},
+    ),
+    Row(
+        "in the middle of training one rank waits for a key that nobody sets",
+        [lost_peer(0), Rank(rank=1, error=error("RuntimeError", STORE, at_ms=900.0), exit_code=1)],
+        "rendezvous_failed",
+        1,
+        "confirmed",
         {0: "peer_lost"},
     ),
     Row(

@@ -185,6 +185,14 @@ def test_a_collective_of_one_rank_while_the_others_exchanged_gradients_is_the_od
     assert str(found.source) == ('File "/data/job/train.py", line 17, in main' if has_aborted else "None")
 
 
+def test_a_rank_that_printed_its_error_and_ended_well_is_whom_the_others_lost(tmp_path: Path) -> None:
+    say(tmp_path, 1, f"{TRACE}ValueError: label 1000 out of range\n")
+    lost = Rank(rank=0, error=error("RuntimeError", PEER[14:-1], at_ms=1100.0), exit_code=1)
+    found = report(tmp_path, [lost, Rank(rank=1, died_ms=1090.0)])
+    assert (found.category, found.initiating_rank, found.confidence) == ("python_exception", 1, "likely")
+    assert str(found.source) == 'File "/data/job/eval.py", line 34, in main'
+
+
 def test_an_error_of_the_script_that_quotes_a_lost_peer_is_its_own(tmp_path: Path) -> None:
     quoting = "2 fields are invalid:\n  - reason: RuntimeError: Connection closed by peer\n"
     first = error("ValueError", quoting, at_ms=1000.0)

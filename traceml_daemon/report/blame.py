@@ -30,7 +30,8 @@ from traceml_daemon.report.odd_call import odd_caller, stood_in_different_calls,
 from traceml_daemon.report.symptoms import Symptom, first_of, of_signal, precedes, short_type
 from traceml_daemon.triage.own_source import Source, wrapped
 
-_OF_SEVERAL_RANKS: Final = frozenset({"collective_mismatch", "rendezvous_failed", "network_fabric"})
+_BETWEEN_RANKS: Final = frozenset({"rendezvous_failed", "network_fabric"})
+"""Who notices it need not be at fault; in the middle of training one that waits alone for a key of the store is."""
 _OWN_WORDS: Final = "Fatal Python error"
 """Printed for the signal by the handler that the client installs: says no more than the signal."""
 _AGENT_POLL_NS: Final = 20_000_000
@@ -105,9 +106,12 @@ def _blame_original(originals: Sequence[Symptom], symptoms: Sequence[Symptom], w
 
 def _blame_first(first: Symptom, originals: Sequence[Symptom], symptoms: Sequence[Symptom]) -> Blame:
     headline = f"{who(first)} {_what(first)}"
-    if first.category in _OF_SEVERAL_RANKS:  # ranks did not do the same; who dies of it first need not be at fault
-        evidence = (first.reading.evidence,) if first.reading is not None else ()
-        return _of_several_ranks(first, symptoms, evidence)
+    evidence = (first.reading.evidence,) if first.reading is not None else ()
+    if first.category == "collective_mismatch":  # ranks did not do the same; who dies of it first need not be at fault
+        return _of_mismatch(first, symptoms, evidence)
+    waits_alone = first.category == "rendezvous_failed" and len(originals) == 1 and first.step
+    if first.category in _BETWEEN_RANKS and not waits_alone:
+        return Blame(first.category, first.confidence, headline, evidence=evidence)
     if _is_bare_start(first) and any(_was_stopped_at_start(other) for other in symptoms):
         headline += ", and the others were stopped before they got any further"
         return Blame(first.category, first.confidence, headline)
@@ -115,10 +119,9 @@ def _blame_first(first: Symptom, originals: Sequence[Symptom], symptoms: Sequenc
     return Blame(first.category, "likely" if is_first_of_many else first.confidence, headline, first)
 
 
-def _of_several_ranks(first: Symptom, symptoms: Sequence[Symptom], evidence: tuple[Evidence, ...]) -> Blame:
-    """A mismatch: the odd one of their calls, if there is one."""
-    is_mismatch = first.category == "collective_mismatch"
-    ways, odd = (ways_text(symptoms), odd_caller(symptoms)) if is_mismatch else ("", None)
+def _of_mismatch(first: Symptom, symptoms: Sequence[Symptom], evidence: tuple[Evidence, ...]) -> Blame:
+    """The odd one of their calls, if there is one."""
+    ways, odd = ways_text(symptoms), odd_caller(symptoms)
     headline = f"ranks ran different collectives or sizes; {who(first)} noticed it first"
     if ways:
         headline = f"ranks ran different collectives or sizes: {ways}"
@@ -162,12 +165,18 @@ def _blame_absent(symptoms: Sequence[Symptom]) -> Blame | None:
 
 
 def _blame_early_leaver(symptoms: Sequence[Symptom], finished: Sequence[Symptom]) -> Blame | None:
-    """One rank ended well and all others lost a peer: it had run out of work while they went on."""
+    """One rank ended well and all others lost a peer: it had run out of work while they went on, or hid an error."""
     lost = [symptom for symptom in symptoms if symptom.kind == "peer_lost"]
     if not lost or len(finished) != 1 or any(s.kind not in ("peer_lost", "terminated") for s in symptoms):
         return None
-    headline = f"{who(finished[0])} finished while the others still waited for it in a collective"
-    return Blame("collective_mismatch", "likely", headline, finished[0])
+    leaver = finished[0]
+    if leaver.reading is not None and leaver.reading.kind == "original":  # caught, printed, and left
+        headline = (
+            f"{who(leaver)} printed {_shorten(leaver.reading.text)} and exited with code 0 while the others waited"
+        )
+        return Blame(leaver.reading.category, "likely", headline, leaver)
+    headline = f"{who(leaver)} finished while the others still waited for it in a collective"
+    return Blame("collective_mismatch", "likely", headline, leaver)
 
 
 def _blame_library(symptoms: Sequence[Symptom]) -> Blame | None:

@@ -58,7 +58,7 @@ def diagnose(facts: RunFacts, run_dir: Path = Path()) -> Diagnosis | None:
         verdict = _blame_interrupted(facts, symptoms)
         verdict = _with_hang(verdict, symptoms, facts, run_dir)
     else:
-        finished = find_finished(attempts.values(), ends)
+        finished = find_finished(attempts.values(), ends, readings)
         verdict = blame(symptoms, facts.node_reports, world_size=facts.topology.world_size, finished=finished)
         verdict = _with_hang(verdict, symptoms, facts, run_dir)
         verdict = _with_torchruns_words(verdict, facts, run_dir)

@@ -104,13 +104,16 @@ def find_symptoms(
     return tuple(_attribute_to_agent(symptom, found) for symptom in found)
 
 
-def find_finished(attempts: Iterable[AttemptFacts], ends: dict[Incarnation, RankEnd]) -> tuple[Symptom, ...]:
-    """The attempts that ended well, with the time of their end."""
+def find_finished(
+    attempts: Iterable[AttemptFacts], ends: dict[Incarnation, RankEnd], readings: Readings
+) -> tuple[Symptom, ...]:
+    """The attempts that ended well, with the time of their end and what they printed all the same."""
     found = []
     for attempt in attempts:
         end = ends.get(attempt.incarnation)
         if end is not None and end.exit_code == 0 and end.signal is None and _symptom(attempt, end) is None:
-            found.append(replace(_blank(attempt, end), kind="finished", exit_code=0))
+            reading = readings.get(attempt.incarnation)
+            found.append(replace(_blank(attempt, end), kind="finished", exit_code=0, reading=reading))
     return tuple(found)
 
 

@@ -19,10 +19,11 @@ from traceml_client.descriptors import map_shared
 from traceml_client.dialogue import RankStory
 from traceml_client.faults import FaultLog, say
 from traceml_client.handover import Handover, take
-from traceml_client.identity import identify, read_start_ticks
+from traceml_client.identity import identify
 from traceml_client.protocol import environ, ring
 from traceml_client.protocol.environ import RankEnvironment
 from traceml_client.protocol.handover import HandoverRequest
+from traceml_client.protocol.process_identity import start_ticks
 from traceml_client.recorder import Recorder
 from traceml_client.samplers import open_samplers
 from traceml_client.sender import Sender
@@ -206,7 +207,7 @@ def take_from_launcher() -> Handover | None:
             return None
         request = HandoverRequest(
             pid=os.getpid(),
-            start_ticks=read_start_ticks(),
+            start_ticks=start_ticks(os.getpid()),
             rank=environment.rank,
             local_rank=environment.local_rank,
             world_size=environment.world_size,
@@ -234,7 +235,7 @@ def init() -> None:
         environment = RankEnvironment.parse(environ.snapshot())
         if _client is None and environment.handover_path is None and environment.rank_process is None:
             environ.forget_token()
-            environ.mark_rank_process(f"{os.getpid()}:{read_start_ticks()}")
+            environ.mark_rank_process(f"{os.getpid()}:{start_ticks(os.getpid())}")
             _start(environment, None)
 
 

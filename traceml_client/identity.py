@@ -9,20 +9,7 @@ import time
 from traceml_client.protocol.environ import RankEnvironment
 from traceml_client.protocol.handover import HandoverGrant
 from traceml_client.protocol.messages import NUMBER_ME, PROTOCOL_MAJOR, RankHello
-
-_START_TICKS_FIELD = 22
-
-
-def read_start_ticks(pid: int | None = None) -> int:
-    """Field 22 of /proc/PID/stat of this or another process, in clock ticks since boot.
-
-    Raises:
-        OSError: there is no such process, or no /proc.
-    """
-    with open(f"/proc/{pid or 'self'}/stat", "rb") as file:
-        text = file.read()
-    # The command name, in parentheses, may hold spaces and parentheses itself: count from the last one.
-    return int(text[text.rindex(b")") + 2 :].split()[_START_TICKS_FIELD - 3])
+from traceml_client.protocol.process_identity import start_ticks
 
 
 def identify(environment: RankEnvironment, grant: HandoverGrant | None = None) -> RankHello:
@@ -30,9 +17,6 @@ def identify(environment: RankEnvironment, grant: HandoverGrant | None = None) -
 
     `node_index` and `attempt` are NUMBER_ME under a direct launch, on every connection: the daemon knows the host and
     the process again.
-
-    Raises:
-        OSError: /proc cannot be read.
     """
     return RankHello(
         version=PROTOCOL_MAJOR,
@@ -47,6 +31,6 @@ def identify(environment: RankEnvironment, grant: HandoverGrant | None = None) -
         torch_restart_count=environment.torch_restart_count,
         host=socket.gethostname(),
         pid=os.getpid(),
-        start_ticks=read_start_ticks(),
+        start_ticks=start_ticks(os.getpid()),
         wall_minus_monotonic_ns=time.time_ns() - time.monotonic_ns(),
     )

@@ -23,13 +23,13 @@ import uvloop
 from traceml_client.protocol.errors import ConfigError
 from traceml_client.protocol.launch import DaemonFailed, DaemonLaunch, DaemonReady
 from traceml_client.protocol.manifest import LeaseHolder
+from traceml_client.protocol.process_identity import lease_holder, start_ticks
 from traceml_daemon.clock import LoopClock
 from traceml_daemon.config import RunConfig
 from traceml_daemon.core import events as ev
 from traceml_daemon.errors import CannotStart
 from traceml_daemon.peers.rejections import Rejections
 from traceml_daemon.peers.server import MAX_CONNECTIONS, Server
-from traceml_daemon.run.run_manifest import lease_holder, start_ticks
 from traceml_daemon.run.runs import Runs
 from traceml_daemon.run.session import Session
 

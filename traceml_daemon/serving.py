@@ -13,6 +13,7 @@ import msgspec
 from traceml_client.protocol import environ
 from traceml_client.protocol.errors import ConfigError
 from traceml_client.protocol.manifest import LeaseHolder
+from traceml_client.protocol.process_identity import lease_holder
 from traceml_daemon.clock import LoopClock
 from traceml_daemon.config import ServeConfig
 from traceml_daemon.errors import CannotStart
@@ -20,7 +21,6 @@ from traceml_daemon.notify import ServiceManager
 from traceml_daemon.peers.rejections import Rejections
 from traceml_daemon.peers.server import Server
 from traceml_daemon.run.replacing import read_config
-from traceml_daemon.run.run_manifest import lease_holder
 from traceml_daemon.run.runs import ServedRuns
 from traceml_daemon.run.session import Session
 from traceml_daemon.service import max_connections, prepare_process, run_loop, server_tls, stop_on_signals

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from dataclasses import dataclass
 
 from traceml_client.protocol.manifest import LeaseHolder
+from traceml_client.protocol.process_identity import lease_holder
 from traceml_launch.commandline.config import LaunchConfig
 from traceml_launch.folder.run_folder import RunFolder
 from traceml_launch.system import processes
@@ -26,12 +26,8 @@ class LauncherIdentity:
 
     @classmethod
     def of_this_process(cls) -> LauncherIdentity:
-        pid = os.getpid()
-        return cls(
-            holder=LeaseHolder(host=socket.gethostname(), pid=pid, start_ticks=processes.start_ticks_of(pid)),
-            started_ns=time.time_ns(),
-            children_before=frozenset(processes.children_of(pid)),
-        )
+        before = frozenset(processes.children_of(os.getpid()))
+        return cls(holder=lease_holder(), started_ns=time.time_ns(), children_before=before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness.processes import wait_until
+from traceml_client.protocol.process_identity import start_ticks
 from traceml_launch.system import pidfds, processes
 
 PARENT = """
@@ -175,7 +176,7 @@ def test_a_process_that_is_not_there() -> None:
     child.wait()
     assert pidfds.open_pidfd(child.pid) is None
     assert processes.read_stat(child.pid) is None
-    assert processes.start_ticks_of(child.pid) == 0
+    assert start_ticks(child.pid) == 0
     assert processes.command_of(child.pid) == ""
     assert processes.variable_of(child.pid, "PATH") is None
     assert processes.children_of(child.pid) == []

@@ -33,7 +33,8 @@ import sys
 from pathlib import Path
 from traceml_daemon.config import RunConfig
 from traceml_daemon.run.run_files import write_json
-from traceml_daemon.run.run_manifest import first_manifest, write_with_artifacts
+from traceml_client.protocol.artifacts import write_with_artifacts
+from traceml_daemon.run.run_manifest import first_manifest
 
 folder = Path(sys.argv[1])
 write_with_artifacts(folder, first_manifest(RunConfig(run_name="r", run_id="0", run_dir=folder), is_authenticated=True))

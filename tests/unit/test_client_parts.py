@@ -17,7 +17,6 @@ from traceml_client import crash
 from traceml_client.backoff import Backoff
 from traceml_client.descriptors import HeldDescriptor, lowest_number, map_shared
 from traceml_client.gpu_samplers import DeviceSampler
-from traceml_client.identity import read_start_ticks
 from traceml_client.node_samplers import NodeSampler
 from traceml_client.outbox import Outbox
 from traceml_client.protocol import ring
@@ -169,13 +168,6 @@ def test_error_always_fits(text: str, max_bytes: int) -> None:
     assert len(data) <= max_bytes
     back = msgspec.json.decode(data, type=RankError)
     assert back.traceback.endswith("E: the end\n")
-
-
-def test_start_time_tells_processes_apart() -> None:
-    assert read_start_ticks() == read_start_ticks(os.getpid()) > 0
-    assert read_start_ticks(os.getppid()) != read_start_ticks()
-    with pytest.raises(OSError, match="No such file"):
-        read_start_ticks(1 << 22)
 
 
 def test_samplers_say_nothing_once_their_file_is_closed() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from traceml_client.protocol import launch
+from traceml_client.protocol.manifest import Manifest, write_manifest
 
 SUMMARY_FILE: Final = "final_summary.json"
 SUMMARY_TEXT_FILE: Final = "final_summary.txt"
@@ -40,3 +43,9 @@ def find_artifacts(run_dir: Path, *, is_pending: bool) -> dict[str, str]:
             if (node_dir / name).is_file():
                 found[f"{node_dir.name}_{kind}"] = f"nodes/{node_dir.name}/{name}"
     return found
+
+
+def write_with_artifacts(run_dir: Path, document: Manifest) -> None:
+    """Write a manifest that lists the files which are there now. Blocks. Raises OSError."""
+    artifacts = find_artifacts(run_dir, is_pending=document.telemetry_status == "pending")
+    write_manifest(run_dir, msgspec.structs.replace(document, artifacts=artifacts))

@@ -135,6 +135,53 @@ def rfc3339(wall_ns: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{nanos // 1000:06d}Z"
 
 
+def wall_ns(text: str) -> int:
+    """An RFC 3339 time of a manifest in wall-clock nanoseconds; 0 if it is none."""
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
+    except ValueError:
+        return 0
+
+
+def new_lease(holder: LeaseHolder, *, now_ns: int) -> Lease:
+    return Lease(holder=holder, expires_at=rfc3339(now_ns + int(LEASE_S * 1e9)))
+
+
+def has_lease(document: Manifest, *, now_ns: int) -> bool:
+    """Whether somebody has said lately that the run is alive."""
+    return document.lease is not None and wall_ns(document.lease.expires_at) > now_ns
+
+
+def first_manifest(
+    *,
+    run_name: str,
+    run_id: str,
+    created_ns: int,
+    nnodes: int,
+    nproc_per_node: int,
+    reason: TelemetryReason | None = None,
+    is_authenticated: bool = True,
+) -> Manifest:
+    """A run that has just been opened, held by nobody so far."""
+    world_size, created = nnodes * nproc_per_node, rfc3339(created_ns)
+    return Manifest(
+        schema_version=MANIFEST_SCHEMA_VERSION,
+        run_name=run_name,
+        run_id=run_id,
+        created_at=created,
+        updated_at=created,
+        status="running",
+        lifecycle=Lifecycle(started_at=created),
+        training=TrainingOutcome(),
+        topology=Topology(nnodes=nnodes, nproc_per_node=nproc_per_node, world_size=world_size),
+        telemetry_status="pending",
+        telemetry_reason=reason,
+        telemetry=TelemetryFacts(
+            status="pending", reason=reason, ranks_expected=world_size, authenticated=is_authenticated
+        ),
+    )
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace `path` by `data`, mode 0600: a reader sees the old file or the new one, also if we are killed here.
 

@@ -13,10 +13,11 @@ from typing import Final
 import psutil
 
 from traceml_client.protocol.errors import ConfigError, StoreError
+from traceml_client.protocol.manifest import wall_ns
 from traceml_client.protocol.node import NodeReport
 from traceml_daemon.report.saved import read_node_reports
 from traceml_daemon.run.run_lookup import runs_in
-from traceml_daemon.run.run_manifest import may_be_alive, wall_ns
+from traceml_daemon.run.run_manifest import may_be_alive
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 

@@ -14,8 +14,9 @@ from typing import cast
 
 import msgspec
 
+from traceml_client.protocol.artifacts import write_with_artifacts
 from traceml_client.protocol.errors import ConfigError, StoreError
-from traceml_client.protocol.manifest import TelemetryFacts, TelemetryReason, rfc3339
+from traceml_client.protocol.manifest import TelemetryFacts, TelemetryReason, rfc3339, wall_ns
 from traceml_daemon.core.events import SealRun
 from traceml_daemon.errors import ReportError
 from traceml_daemon.report.facts import Reported
@@ -31,7 +32,7 @@ from traceml_daemon.run.final_files import (
 from traceml_daemon.run.remains import Remains, collect, read_manifest
 from traceml_daemon.run.run_facts import RunKnowledge, final_fields, run_facts, telemetry_facts
 from traceml_daemon.run.run_files import write_json
-from traceml_daemon.run.run_manifest import first_manifest, is_held, wall_ns, write_with_artifacts
+from traceml_daemon.run.run_manifest import first_manifest, is_held
 from traceml_daemon.storage.replay import replay
 from traceml_daemon.storage.reserve import Reserve
 

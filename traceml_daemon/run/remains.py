@@ -15,14 +15,13 @@ import msgspec
 
 from traceml_client.protocol import launch, manifest
 from traceml_client.protocol.errors import StoreError
-from traceml_client.protocol.manifest import Manifest
+from traceml_client.protocol.manifest import Manifest, wall_ns
 from traceml_client.protocol.node import NodeReport
 from traceml_daemon.config import RunConfig
 from traceml_daemon.core.events import Incarnation, RankPlace
 from traceml_daemon.peers.roster import Roster
 from traceml_daemon.peers.slots import RankSlot
 from traceml_daemon.run.recorder_files import RecorderFile, find_recorders, salvage, take_words
-from traceml_daemon.run.run_manifest import wall_ns
 from traceml_daemon.run.taking_up import take_up
 from traceml_daemon.storage import schema
 from traceml_daemon.storage.database import SEALING_STATEMENTS, DatabaseFile

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
-from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from traceml_client.protocol import manifest
-from traceml_client.protocol.artifacts import find_artifacts
-from traceml_client.protocol.manifest import Lease, LeaseHolder, Lifecycle, Manifest, rfc3339
+from traceml_client.protocol.artifacts import write_with_artifacts
+from traceml_client.protocol.manifest import LeaseHolder, Lifecycle, Manifest, rfc3339
+from traceml_client.protocol.process_identity import start_ticks
 from traceml_daemon.clock import Clock, Timer
 from traceml_daemon.config import RunConfig
 from traceml_daemon.run.run_files import RunFiles
@@ -34,7 +32,7 @@ class RunManifest:
     def update(self, **changes: Any) -> None:
         """Write it with these fields changed, and the lease renewed."""
         now_ns = self._clock.wall_ns()
-        lease = Lease(holder=self._holder, expires_at=rfc3339(now_ns + int(manifest.LEASE_S * 1e9)))
+        lease = manifest.new_lease(self._holder, now_ns=now_ns)
         self._write(msgspec.structs.replace(self.current, updated_at=rfc3339(now_ns), lease=lease, **changes))
 
     def lifecycle_with(self, **changes: Any) -> Lifecycle:
@@ -66,31 +64,15 @@ class RunManifest:
 
 def first_manifest(config: RunConfig, *, is_authenticated: bool) -> Manifest:
     """A run that has just been opened; what is kept of it is known from the start."""
-    world_size = config.nnodes * config.nproc_per_node
-    created = rfc3339(config.created_ns)
-    reason: manifest.TelemetryReason | None = None if config.has_history else "history_disabled"
-    return Manifest(
-        schema_version=manifest.MANIFEST_SCHEMA_VERSION,
+    return manifest.first_manifest(
         run_name=config.run_name,
         run_id=config.run_id,
-        created_at=created,
-        updated_at=created,
-        status="running",
-        lifecycle=Lifecycle(started_at=created),
-        training=manifest.TrainingOutcome(),
-        topology=manifest.Topology(nnodes=config.nnodes, nproc_per_node=config.nproc_per_node, world_size=world_size),
-        telemetry_status="pending",
-        telemetry_reason=reason,
-        telemetry=manifest.TelemetryFacts(
-            status="pending", reason=reason, ranks_expected=world_size, authenticated=is_authenticated
-        ),
+        created_ns=config.created_ns,
+        nnodes=config.nnodes,
+        nproc_per_node=config.nproc_per_node,
+        reason=None if config.has_history else "history_disabled",
+        is_authenticated=is_authenticated,
     )
-
-
-def write_with_artifacts(run_dir: Path, document: Manifest) -> None:
-    """Write a manifest that lists the files which are there now. Blocks. Raises OSError."""
-    artifacts = find_artifacts(run_dir, is_pending=document.telemetry_status == "pending")
-    manifest.write_manifest(run_dir, msgspec.structs.replace(document, artifacts=artifacts))
 
 
 def is_held(document: Manifest) -> bool:
@@ -101,35 +83,9 @@ def is_held(document: Manifest) -> bool:
     holder = lease.holder
     if holder.host == socket.gethostname():
         return holder.start_ticks != 0 and start_ticks(holder.pid) == holder.start_ticks
-    return wall_ns(lease.expires_at) > time.time_ns()
+    return manifest.wall_ns(lease.expires_at) > time.time_ns()
 
 
 def may_be_alive(document: Manifest, *, now_ns: int) -> bool:
     """Held by a living process, or its lease still runs: its launcher may be starting its daemon again. Blocks."""
-    return is_held(document) or has_lease(document, now_ns=now_ns)
-
-
-def has_lease(document: Manifest, *, now_ns: int) -> bool:
-    return document.lease is not None and wall_ns(document.lease.expires_at) > now_ns
-
-
-def lease_holder() -> LeaseHolder:
-    """This process."""
-    return LeaseHolder(host=socket.gethostname(), pid=os.getpid(), start_ticks=start_ticks(os.getpid()))
-
-
-def start_ticks(pid: int) -> int:
-    """Field 22 of /proc/PID/stat; 0 where there is no such process."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-        return int(stat[stat.rindex(b")") + 2 :].split()[19])
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-def wall_ns(text: str) -> int:
-    """An RFC 3339 time of a manifest in wall-clock nanoseconds; 0 if it is none."""
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1_000_000) * 1000
-    except ValueError:
-        return 0
+    return is_held(document) or manifest.has_lease(document, now_ns=now_ns)

@@ -18,10 +18,17 @@ from traceml_client.protocol.artifacts import SUMMARY_FILE
 from traceml_client.protocol.columns import STEP_STREAM
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.launch import DATABASE_FILE
-from traceml_client.protocol.manifest import Manifest, RecordCounts, TelemetryFacts, TrainingStatus, read_manifest
+from traceml_client.protocol.manifest import (
+    Manifest,
+    RecordCounts,
+    TelemetryFacts,
+    TrainingStatus,
+    has_lease,
+    read_manifest,
+    wall_ns,
+)
 from traceml_daemon.report.form import RankSection, TrainingSection
 from traceml_daemon.report.saved import read_saved
-from traceml_daemon.run.run_manifest import has_lease, wall_ns
 from traceml_daemon.storage import schema
 from traceml_daemon.storage.database import read_recovered
 from traceml_daemon.storage.rows import IncarnationRow

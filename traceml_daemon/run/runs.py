@@ -11,7 +11,7 @@ from typing import Final
 from traceml_client.protocol import messages
 from traceml_client.protocol.errors import ConfigError, StoreError
 from traceml_client.protocol.launch import DATABASE_FILE
-from traceml_client.protocol.manifest import LeaseHolder
+from traceml_client.protocol.manifest import LeaseHolder, wall_ns
 from traceml_client.protocol.messages import NUMBER_ME, NodeHello, RankHello
 from traceml_client.protocol.proof import is_proven
 from traceml_daemon.clock import Clock
@@ -21,7 +21,6 @@ from traceml_daemon.errors import CannotStart, NotAdmitted
 from traceml_daemon.peers.connection import Connection, Peer
 from traceml_daemon.peers.rejections import Rejections
 from traceml_daemon.run.run_dirs import make_run_dir, new_run_name
-from traceml_daemon.run.run_manifest import wall_ns
 from traceml_daemon.run.session import Session
 from traceml_daemon.storage.no_history import NoHistory
 from traceml_daemon.storage.store import Sink, Store

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from traceml_client.protocol import manifest
-from traceml_client.protocol.artifacts import find_artifacts
+from traceml_client.protocol.artifacts import write_with_artifacts
 from traceml_client.protocol.errors import StoreError
-from traceml_client.protocol.manifest import Lease, LeaseHolder, Manifest, TelemetryReason, TelemetryStatus, rfc3339
+from traceml_client.protocol.manifest import LeaseHolder, Manifest, TelemetryReason, TelemetryStatus, rfc3339
 from traceml_client.protocol.node import NodeReport
 from traceml_launch.outcome import TrainingEnd, training_status_of
 
@@ -30,7 +30,8 @@ class ManifestWriter:
 
     def hold(self) -> None:
         """There is no daemon, or none just now: the launcher is still there."""
-        self._change(lambda current: msgspec.structs.replace(current, lease=_lease(self._holder)))
+        lease = manifest.new_lease(self._holder, now_ns=time.time_ns())
+        self._change(lambda current: msgspec.structs.replace(current, lease=lease))
 
     async def keep_lease(self, daemon_ended: asyncio.Event) -> None:
         """Where no daemon runs, or none any more, hold the run that trains since now; until cancelled."""
@@ -63,11 +64,7 @@ class ManifestWriter:
     def _change(self, changed: Callable[[Manifest], Manifest]) -> None:
         try:
             document = changed(manifest.read_manifest(self._run_dir))
-            artifacts = find_artifacts(self._run_dir, is_pending=document.telemetry_status == "pending")
-            now = rfc3339(time.time_ns())
-            manifest.write_manifest(
-                self._run_dir, msgspec.structs.replace(document, updated_at=now, artifacts=artifacts)
-            )
+            write_with_artifacts(self._run_dir, msgspec.structs.replace(document, updated_at=rfc3339(time.time_ns())))
         except (OSError, StoreError) as error:
             self._on_problem(f"the manifest cannot be written: {error}")
 
@@ -79,10 +76,6 @@ def telemetry_of(run_dir: Path) -> tuple[TelemetryStatus, TelemetryReason | None
     except StoreError:
         return None
     return None if current.telemetry_status == "pending" else (current.telemetry_status, current.telemetry_reason)
-
-
-def _lease(holder: LeaseHolder) -> Lease:
-    return Lease(holder=holder, expires_at=rfc3339(time.time_ns() + int(manifest.LEASE_S * 1e9)))
 
 
 def _with_start(current: Manifest, started_at: str) -> Manifest:

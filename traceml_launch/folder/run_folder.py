@@ -13,9 +13,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from traceml_client.protocol import launch, manifest
 from traceml_client.protocol.errors import ConfigError, StoreError
@@ -51,7 +52,7 @@ def state_of(run_dir: Path, *, now_ns: int) -> FolderState:
         return "foreign"
     if found.status != "running":
         return "finished"
-    return "live" if _expiry_ns(found.lease) > now_ns else "abandoned"
+    return "live" if manifest.has_lease(found, now_ns=now_ns) else "abandoned"
 
 
 def reserve(config: LaunchConfig, *, holder: manifest.LeaseHolder, now_ns: int) -> RunFolder:
@@ -200,35 +201,12 @@ def _undo(staged: Path | None, made: tuple[Path, ...]) -> None:
 def _write_first_manifest(
     config: LaunchConfig, staged: Path, *, run_name: str, run_id: str, holder: manifest.LeaseHolder, now_ns: int
 ) -> None:
-    world_size = config.nnodes_min * config.num_local_ranks
-    now = manifest.rfc3339(now_ns)
-    first = manifest.Manifest(
-        schema_version=manifest.MANIFEST_SCHEMA_VERSION,
+    first = manifest.first_manifest(
         run_name=run_name,
         run_id=run_id,
-        created_at=now,
-        updated_at=now,
-        status="running",
-        lifecycle=manifest.Lifecycle(started_at=now),
-        training=manifest.TrainingOutcome(),
-        topology=manifest.Topology(
-            nnodes=config.nnodes_min, nproc_per_node=config.num_local_ranks, world_size=world_size
-        ),
-        telemetry_status="pending",
-        telemetry_reason=None,
-        telemetry=manifest.TelemetryFacts(status="pending", reason=None, ranks_expected=world_size),
-        lease=manifest.Lease(
-            holder=holder, expires_at=manifest.rfc3339(now_ns + int(manifest.LEASE_S * 1_000_000_000))
-        ),
+        created_ns=now_ns,
+        nnodes=config.nnodes_min,
+        nproc_per_node=config.num_local_ranks,
     )
-    manifest.write_manifest(staged, first)
-
-
-def _expiry_ns(lease: manifest.Lease | None) -> int:
-    if lease is None:
-        return 0
-    try:
-        expires = datetime.fromisoformat(lease.expires_at)
-    except ValueError:
-        return 0
-    return int(expires.replace(tzinfo=expires.tzinfo or UTC).timestamp() * 1_000_000_000)
+    lease = manifest.new_lease(holder, now_ns=now_ns)
+    manifest.write_manifest(staged, msgspec.structs.replace(first, lease=lease))

@@ -23,6 +23,7 @@ from traceml_client.protocol import environ, launch
 from traceml_client.protocol import handover as wire
 from traceml_client.protocol.errors import ConfigError, ProtocolError
 from traceml_client.protocol.frames import FrameReader, frame
+from traceml_client.protocol.process_identity import start_ticks
 from traceml_launch.folder.placement import Place
 from traceml_launch.folder.run_folder import make_dirs
 from traceml_launch.output.streams import STREAM_NAMES, NodeStreams
@@ -121,7 +122,7 @@ class HandoverServer:
                 request = wire.decode_request(payload)
                 # The kernel's word for the pid; a request cannot make us watch somebody else's process.
                 pid = _peer_pid(connection)
-                return msgspec.structs.replace(request, pid=pid, start_ticks=processes.start_ticks_of(pid))
+                return msgspec.structs.replace(request, pid=pid, start_ticks=start_ticks(pid))
         raise ConnectionError("it hung up")
 
     def _give(self, connection: socket.socket, request: wire.HandoverRequest, place: Place) -> None:

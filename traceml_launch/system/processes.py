@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from traceml_client.protocol import environ
+from traceml_client.protocol.process_identity import start_ticks
 from traceml_launch.system import pidfds
 
 _FIELDS_BEFORE_STATE = 2
@@ -51,12 +52,6 @@ def read_stat(pid: int) -> ProcessStat | None:
         start_ticks=int(fields[19]),
         wait_status=int(fields[_EXIT_CODE_INDEX]) if len(fields) > _EXIT_CODE_INDEX else 0,
     )
-
-
-def start_ticks_of(pid: int) -> int:
-    """0 if there is no such process."""
-    stat = read_stat(pid)
-    return stat.start_ticks if stat else 0
 
 
 def children_of(pid: int) -> list[int]:
@@ -104,13 +99,13 @@ def of_run(nonce: str, *, adopter_pid: int = 0, spared: Collection[int] = ()) ->
     return [stats[pid] for pid in sorted(ours) if not stats[pid].is_zombie]
 
 
-def signal_process(pid: int, start_ticks: int, number: signal.Signals) -> bool:
+def signal_process(pid: int, ticks: int, number: signal.Signals) -> bool:
     """Signal exactly that incarnation; False if it is gone."""
     pidfd = pidfds.open_pidfd(pid)
     if pidfd is None:
         return False
     try:
-        return start_ticks_of(pid) == start_ticks and pidfds.send_signal(pidfd, number)
+        return start_ticks(pid) == ticks and pidfds.send_signal(pidfd, number)
     finally:
         os.close(pidfd)
 

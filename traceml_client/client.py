@@ -122,8 +122,9 @@ class Client:
         self.recorder.set_exit_code(code)
         self._story.exit_code = code
         cause = error and (error.__cause__ or (None if error.__suppress_context__ else error.__context__))
+        is_pythons = type(cause).__module__ == "runpy"  # no such module, no `__main__`: told in the exit's own words
         if code and error:
-            self._keep_error(self._errors.record_logged, cause or error)
+            self._keep_error(self._errors.record_logged, error if cause is None or is_pythons else cause)
 
     def finish(self) -> None:
         """The orderly end: the marker, and what is left to send, within a short budget. Idempotent."""

@@ -126,6 +126,16 @@ def test_exit_without_an_error_behind_it_is_kept_with_its_line(tmp_path: Path, s
     assert "raise SystemExit('no data')" in error.traceback
 
 
+def test_what_python_itself_says_of_a_wrong_target_is_kept_as_its_exit(tmp_path: Path) -> None:
+    with StubLauncher(tmp_path) as launcher:
+        done = launcher.run([str(tmp_path)], cwd=tmp_path, env=launcher.environment())
+    error = done.ring.error(ring.MAIN_ERROR)
+    assert error is not None
+    assert error.type == "SystemExit"
+    assert "can't find '__main__' module" in error.message
+    assert done.exit_code == 1
+
+
 def test_exit_without_a_failure_records_no_error(tmp_path: Path) -> None:
     script = "try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise SystemExit(0)"
     assert run(tmp_path, script).ring.error(ring.MAIN_ERROR) is None

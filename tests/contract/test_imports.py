@@ -23,6 +23,7 @@ ALLOWED = {
     "traceml_launch": set(),
     "traceml_client.worker": {"psutil"},
     "traceml_daemon.core.events": set(),
+    "traceml_daemon.commands.diagnosing": set(),
 }
 
 

@@ -14,13 +14,13 @@ from typing import Final, Literal
 
 from traceml_client.protocol.artifacts import FAILURE_FILE
 from traceml_client.protocol.errors import StoreError
+from traceml_client.protocol.launch import TRAINING_STDERR_FILE, layout_node_dir
 from traceml_client.protocol.manifest import FILE_NAME as MANIFEST_FILE
 from traceml_client.protocol.manifest import encode_json, read_manifest
 from traceml_daemon.commands.redaction import Redactor
 from traceml_daemon.log_files.catalog import advice
 from traceml_daemon.log_files.contrasting import contrast_files
 from traceml_daemon.log_files.log_reading import CHUNK_BYTES, feed, large_screen, read_chunks, read_tail
-from traceml_daemon.report.failure import stderr_of
 from traceml_daemon.report.form import Collateral, Evidence, FailureReport, TorchrunView
 from traceml_daemon.report.saved import read_failure
 from traceml_daemon.report.text import failure_text
@@ -155,7 +155,8 @@ def _of_completed(run_dir: Path) -> FailureReport | None:
     if manifest.status != "completed":
         return None
     said = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip() == '"status": "completed",']
-    stderr, run = (shlex.quote(str(path)) for path in (run_dir / stderr_of(None), run_dir))
+    stderr_file = run_dir / layout_node_dir(0) / TRAINING_STDERR_FILE
+    stderr, run = shlex.quote(str(stderr_file)), shlex.quote(str(run_dir))
     return FailureReport(
         **advice("ok", "confirmed", stderr=stderr, run=run),
         initiating_rank=None,

@@ -47,8 +47,9 @@ def _blame_causes(found: Findings) -> Verdict | None:
     """Records, original errors, crashes, stops from outside."""
     stops = _stops(found)
     causes = [cause for cause in found.causes if not is_consequence(cause) and cause.tier != Tier.EXTERNAL]
-    if not any(cause.is_stated for cause in stops) and (_has_failed_task(found) or _has_waited(found)):
+    if _has_waited(found) and not any(cause.is_stated for cause in stops):
         stops = []
+    stops = [cause for cause in stops if not _is_clean_up(cause, found)]
     first_stop = min(stops, key=lambda cause: cause.order, default=None)
     if first_stop is not None and (first_stop.is_stated or first_stop.category != "hang"):
         causes = [cause for cause in causes if not _is_after(cause.place, first_stop)]
@@ -66,13 +67,16 @@ def _is_of_others(cause: Cause, found: Findings) -> bool:
     """A kernel's record of a kill that nothing in the job shows: it was another process of that machine."""
     if cause.category != "host_oom_kill" or cause.rank is not None or not found.ends:
         return False
-    was_killed = any(signal_of(one.code) == 9 for one in found.seen.exits)
+    was_killed = any(signal_of(end.code) == 9 for end in found.ends)
     return not was_killed and not any("illed" in one.message for one in found.seen.raised)
 
 
-def _has_failed_task(found: Findings) -> bool:
-    """A scheduler cancels the other tasks of a step when one has failed: that is no reason of its own."""
-    return any(one.source == "scheduler" and signal_of(one.code) == 0 and one.code for one in found.seen.exits)
+def _is_clean_up(stop: Cause, found: Findings) -> bool:
+    """A scheduler ends the other tasks of a step when one has failed: that gives no reason of its own."""
+    if stop.category != "sigterm_unattributed" and stop.is_stated:
+        return False
+    failed = [one for one in found.seen.exits if one.source == "scheduler" and one.code and signal_of(one.code) == 0]
+    return any(one.place.file != stop.place.file or one.place.line < stop.place.line for one in failed)
 
 
 def _has_waited(found: Findings) -> bool:
@@ -85,7 +89,7 @@ def _of_originals(causes: list[Cause]) -> Verdict:
     group = [cause for cause in causes if cause.tier == tier]
     lasting = [cause for cause in group if not cause.is_weak] or group
     specific = [cause for cause in lasting if cause.category != "python_exception"]
-    first = (specific if _is_explained_by(specific, lasting) else lasting)[0]
+    first = _first_by_clock(lasting) or (specific if _is_explained_by(specific, lasting) else lasting)[0]
     alike = [cause for cause in lasting if cause.signature == first.signature]
     others = [cause for cause in lasting if cause.rank != first.rank or cause.rank is None]
     verdict = Verdict(first.category, "confirmed" if first.is_stated else "likely", initiator=first)
@@ -121,14 +125,20 @@ def _rank_of(first: Cause, alike: list[Cause], others: list[Cause]) -> int | Non
 
 
 def _earliest(causes: Sequence[Cause]) -> int | None:
-    """By the clocks, if they tell the ranks apart; the order of lines alone proves nothing."""
+    first = _first_by_clock(causes)
+    return first.rank if first is not None else None
+
+
+def _first_by_clock(causes: Sequence[Cause]) -> Cause | None:
+    """If the clocks tell the ranks apart; the order of lines alone proves nothing."""
     if any(cause.time is None or cause.rank is None for cause in causes):
         return None
     timed = sorted(causes, key=lambda cause: cause.time or 0.0)
     other = next((cause for cause in timed if cause.rank != timed[0].rank), None)
     if other is None or (other.time or 0.0) - (timed[0].time or 0.0) < _CLEAR_LEAD_S:
         return None
-    return timed[0].rank
+    own = [cause for cause in timed if (other.time or 0.0) - (cause.time or 0.0) >= _CLEAR_LEAD_S]
+    return next((cause for cause in own if cause.category != "python_exception"), timed[0])
 
 
 def _stops(found: Findings) -> list[Cause]:
@@ -153,7 +163,7 @@ def _of_stop(stops: list[Cause], found: Findings) -> Verdict:
             f"{len(agents)} launchers were stopped together from outside; what came first is not in these logs"
         )
     else:
-        silent = {cause.rank for cause in stated if cause.category == first.category == "hang"} - {None}
+        silent = {cause.rank for cause in named if cause.category == first.category == "hang"} - {None}
         rank = silent.pop() if len(silent) == 1 else None
         verdict = Verdict(first.category, "confirmed" if first.is_stated else "likely", rank)
     verdict.evidence = [cause.place for cause in sorted(stated, key=lambda cause: cause.order)[:3]]

@@ -62,6 +62,7 @@ _WRAPPERS: Final = frozenset(
         "TrainingFailedError",
         "WorkerCrashedError",
         "ChildFailedError",
+        "CheckpointException",
         "SignalException",
         "ProcessRaisedException",
         "ProcessExitedException",
@@ -107,14 +108,18 @@ def tier_of(category: str, *, is_record: bool = False) -> Tier:
 
 
 def causes_of(seen: Observations) -> list[Cause]:
-    """Every exception and sign that may be a cause, in the order of the files."""
+    """Every exception, and every line with a sign, that may be a cause, in the order of the files."""
     superseded = {id(raised.earlier) for raised in seen.raised if raised.earlier is not None}
     causes = [
         classify(raised)
         for raised in seen.raised
         if id(raised) not in superseded and not raised.is_ignored and not is_wrapper(raised)
     ]
-    causes += [_of_hit(hit) for hit in seen.hits if not hit.is_support]
+    hits: dict[tuple[str, int, int], Hit] = {}
+    for hit in sorted(seen.hits, key=lambda hit: (hit.rank is None, not hit.is_stated)):
+        if not hit.is_support:
+            hits.setdefault((hit.category, hit.place.file, hit.place.line), hit)
+    causes += [_of_hit(hit) for hit in hits.values()]
     return sorted(causes, key=lambda cause: cause.order)
 
 

@@ -6,10 +6,13 @@ line longer than a piece may be is cut, so that a file without a newline costs n
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
+
+from traceml_daemon.triage.foreign import ForeignPrefixes, rank_in, source_in
 
 MAX_PIECE_BYTES: Final = 1 << 16
 
@@ -118,25 +121,41 @@ _LOGGED: Final = re.compile(r"([\w.]+): \[(DEBUG|INFO|WARNING|ERROR|CRITICAL)\] 
 _BASIC: Final = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL):([\w.]+):")
 
 
-def attribute(number: int, piece: bytes) -> Line:
-    """Take the prefixes off, whatever their order, until plain text is left."""
+def attribute(number: int, piece: bytes, foreign: ForeignPrefixes | None = None) -> Line:
+    """Take the prefixes off, whatever their order, until plain text is left; `foreign`: those of this log."""
     raw = piece.decode("utf-8", "replace")
     text = _ANSI.sub("", raw) if "\x1b" in raw else raw
     if "\0" in text:
         text = text.replace("\0", "")
-    state = _Attribution(_of_json(text) if text.startswith(_JSON) else text)
+    text, source = _of_json(text) if text.startswith("{") and text.endswith("}") else (text, None)
+    state = _Attribution(text, source)
     state.take_prefixes()
+    if foreign is not None:
+        state.take_foreign(foreign)
     speaker = Speaker(state.rank, state.local_rank, state.task, state.source) if state.is_named else _NOBODY
     return Line(number, raw, state.text, speaker, state.time, state.agent_pid, state.is_agents)
 
 
-_JSON: Final = '{"log":"'
+_JSON_TEXT: Final = re.compile(r'"(?:log|message|msg|textPayload|text|line|event)"\s*:\s*("(?:[^"\\]|\\.)*")')
+_JSON_POD: Final = re.compile(r'"(?:pod_name|pod|container_name|host(?:name)?)"\s*:\s*"([^"\\]+)"')
 
 
-def _of_json(text: str) -> str:
-    """Of a line of Docker's own log files, what the container wrote."""
-    text = text[len(_JSON) :].partition('","stream":')[0].replace('\\"', '"').replace("\\u001b", "\x1b")
-    return _ANSI.sub("", text.removesuffix("\\n").replace("\\t", "\t"))
+_JSON_TIME: Final = re.compile(r'"(?:@?timestamp|time|ts)"\s*:\s*"(\d{4}-[^"\\]+)"')
+
+
+def _of_json(text: str) -> tuple[str, str | None]:
+    """Of a line that a container runtime or a collector of logs wrote: when and what, and by which pod."""
+    found = _JSON_TEXT.search(text)
+    if found is None:
+        return text, None
+    try:
+        message = json.loads(found[1], strict=False)
+    except ValueError:
+        return text, None
+    rest = text[: found.start()] + text[found.end() :]
+    when, pod = _JSON_TIME.search(rest), _JSON_POD.search(rest)
+    stamp = f"{when[1]} " if when is not None else ""
+    return stamp + _ANSI.sub("", message).rstrip("\r\n"), pod[1] if pod is not None else None
 
 
 _NOBODY: Final = Speaker()
@@ -147,12 +166,12 @@ class _Attribution:
 
     __slots__ = ("agent_pid", "is_agents", "local_rank", "rank", "source", "task", "text", "time")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, source: str | None) -> None:
         self.text = text
         self.rank: int | None = None
         self.local_rank: int | None = None
         self.task: int | None = None
-        self.source: str | None = None
+        self.source = source
         self.time: float | None = None
         self.agent_pid: int | None = None
         self.is_agents = False
@@ -165,6 +184,13 @@ class _Attribution:
         for _ in range(8):
             if not any(self._take(pattern, effect) for pattern, effect in _PREFIXES):
                 return
+
+    def take_foreign(self, foreign: ForeignPrefixes) -> None:
+        prefix, self.text = foreign.cut(self.text)
+        if prefix:
+            self.rank = rank_in(prefix) if self.rank is None else self.rank
+            self.source = self.source or source_in(prefix)
+            self.take_prefixes()
 
     def _take(self, pattern: re.Pattern[str], effect: Callable[[_Attribution, re.Match[str]], bool]) -> bool:
         found = pattern.match(self.text)

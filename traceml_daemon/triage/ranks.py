@@ -18,6 +18,8 @@ _PID: Final = re.compile(
 )
 """`Killed process 4711 (python)`, `pid=4711`, `node-a:4711:4712 [0] NCCL WARN`."""
 _SIGNALS: Final = {"host_oom_kill": 9, "bus_error_shm": 7, "segfault": 11, "illegal_instruction": 4}
+_ABORT: Final = 6
+"""How a process ends that an exception of C++ left with its `what():`."""
 _OF_DEVICE: Final = re.compile(r"CUDA error|cuda error|Xid|ECC|cuDNN|CUBLAS|AcceleratorError")
 
 
@@ -74,8 +76,12 @@ def _of_line(cause: Cause, causes: list[Cause], ends: list[End]) -> int | None:
     if len(ranks) == 1:
         return ranks.pop()
     same = {other.rank for other in causes if other.raised is not None and _is_same(cause, other)}
-    if not same and cause.category in _SIGNALS and not ranks:
-        number = _SIGNALS[cause.category]
+    number = (
+        _ABORT
+        if "what():" in cause.place.quote and cause.category != "collective_mismatch"
+        else _SIGNALS.get(cause.category)
+    )
+    if not same and number is not None and not ranks:
         same = {end.rank for end in ends if signal_of(end.code) == number and not end.is_by_agent}
     return same.pop() if len(same) == 1 else None
 

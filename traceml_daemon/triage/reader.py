@@ -9,6 +9,7 @@ from typing import Final
 
 from traceml_daemon.triage import torchrun_lines
 from traceml_daemon.triage.endings import SUSPECT, good_end, last_progress
+from traceml_daemon.triage.foreign import ForeignPrefixes
 from traceml_daemon.triage.lines import MAX_PIECE_BYTES, Line, Pieces, attribute
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised, Watchdog
 from traceml_daemon.triage.signs import Sign, SignBook
@@ -56,6 +57,7 @@ class LogReader:
         self._file, self._book, self._seen, self._screen = file, book, seen, screen
         self._words = wanted_words(book)
         self._pieces = Pieces()
+        self._foreign = ForeignPrefixes()
         self._tracebacks = Tracebacks(file)
         self._table = Table()
         self._launchers = TorchrunLines(seen)
@@ -147,7 +149,7 @@ class LogReader:
 
     def _look(self, number: int, piece: bytes) -> bool:
         """Read one line closely; whether anything came of it."""
-        line = attribute(number, piece)
+        line = attribute(number, piece, self._foreign)
         if line.speaker.rank is not None or line.speaker.task is not None:
             self._speakers.add((line.speaker.rank, line.speaker.task))
         place = Place(self._file, number, quote_of(line))
@@ -157,7 +159,7 @@ class LogReader:
                 self._seen.exits.append(one)
             return True
         if "Traceback (most" in line.text:
-            before = attribute(number, self._before)
+            before = attribute(number, self._before, self._foreign)
             self._tracebacks.precede(line.speaker, before.text if before.speaker == line.speaker else "")
         if self._tracebacks.is_source(line):
             return True

@@ -29,6 +29,10 @@ _CHAIN: Final = ("The above exception was the direct cause", "During handling of
 _IGNORED: Final = ("Exception ignored in", "Exception ignored on")
 _IN_THREAD: Final = "Exception in thread "
 _LABEL: Final = re.compile(r"(?i)(?:\b(?:global[_ ])?rank[\s:=#]*|^-- process )(\d{1,5})\b")
+_RELAYED: Final = re.compile(r"last\): \(RANK (\d{1,6})\)$")
+"""How checkpoints of many ranks tell each of them what failed on another one."""
+_SETTING: Final = re.compile(r"[=*#-]{3,}|[\w.]+: (?:[\w./+-]+|\[.*\])$")
+"""What a job prints of its configuration does not go on with a message."""
 _MAX_FRAMES: Final = 100
 _MAX_FOREIGN: Final = 200
 _MAX_TAIL: Final = 14
@@ -44,6 +48,8 @@ class _State:
     num_foreign: int = 0
     has_header: bool = False
     label_rank: int | None = None
+    author: Speaker | None = None
+    """Whose traceback the open one is: also of another rank, which the speaker repeats."""
     is_ignored: bool = False
     is_in_thread: bool = False
     last: Raised | None = None
@@ -122,6 +128,8 @@ class Tracebacks:
         return state
 
     def _open(self, state: _State, line: Line) -> None:
+        relayed = _RELAYED.search(line.text)
+        state.author = Speaker(int(relayed[1])) if relayed is not None else state.author
         if not state.num_open:
             state.frames = []
             label_rank = _label(state.previous)
@@ -157,7 +165,7 @@ class Tracebacks:
     def _raise(self, state: _State, line: Line, kind: tuple[str, str], quote: str) -> Raised:
         raised = Raised(
             place=Place(self._file, line.number, quote),
-            speaker=line.speaker,
+            speaker=state.author or line.speaker,
             time=line.time,
             type=kind[0],
             message=kind[1][:_MAX_MESSAGE],
@@ -175,6 +183,7 @@ class Tracebacks:
         state.num_open -= 1 if state.num_open else 0
         if not state.num_open:
             state.has_header = False
+            state.author = None
         state.previous = ""
         return raised
 
@@ -190,7 +199,7 @@ class Tracebacks:
         state.tail -= 1
         state.previous = stripped
         last = state.last
-        if last is None or not stripped or state.is_chained:
+        if last is None or not stripped or state.is_chained or _SETTING.match(stripped):
             return None
         if len(last.message) < _MAX_MESSAGE:
             last.message += "\n" + stripped

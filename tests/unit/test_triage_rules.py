@@ -1,0 +1,133 @@
+"""Rules of the triage that hold for any wording: who wrote a line, when, what else it was, and what came first."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.test_triage_kinds import AGENT, OUT_OF_MEMORY, failed, read
+
+HEADER = "Traceback (most recent call last):\n"
+STOPPED = AGENT.replace("E0101", "W0101") + "Received 15 death signal, shutting down workers\n"
+
+
+def raised(rank: int, message: str, prefix: str = "") -> str:
+    lines = f'{HEADER}  File "/w/train.py", line 4, in step\n{message}\n'.splitlines()
+    return "".join(f"{prefix}[rank{rank}]: {line}\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[1,3]<stderr>:",
+        "(worker1, rank=1, pid=3211, ip=192.0.2.3) ",
+        "trainer-0-abc12 pytorch | ",
+        "2026-01-01T10:00:02.123456+00:00 node-a torchrun[60]: ",
+        "10:00:02.123 | ",
+        "[2026-01-01 10:00:02,123][train][INFO] - ",
+        "    {n}: ",
+        "    ",
+    ],
+)
+@pytest.mark.parametrize("log", [raised(3, "torch.OutOfMemoryError: CUDA out of memory."), OUT_OF_MEMORY])
+def test_a_prefix_that_nobody_knows_is_learned_from_where_a_traceback_begins(prefix: str, log: str) -> None:
+    lines = ("step 1 loss 2.0\n" + log + failed(1, 3, 5001)).splitlines(keepends=True)
+    verdict = read("".join(prefix.format(n=n) + line for n, line in enumerate(lines, 1)))
+    assert (verdict.category, verdict.rank) == ("cuda_oom", 3)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rank"),
+    [("(rank 3) ", 3), ("[RANK 3] ", 3), ("R3| ", 3), ("(node rank 3) ", None), ("local rank 3: ", None)],
+)
+def test_a_rank_in_such_a_prefix_is_the_ranks_own(prefix: str, rank: int | None) -> None:
+    assert read("".join(prefix + line for line in OUT_OF_MEMORY.splitlines(keepends=True))).rank == rank
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"log": "{}", "stream": "stderr", "kubernetes": {"pod_name": "job-0"}},
+        {"ts": "2026-01-01T10:00:02Z", "level": "info", "msg": "{}"},
+        {"timestamp": "2026-01-01T10:00:02Z", "jsonPayload": {"message": "{}"}},
+    ],
+)
+def test_a_record_in_json_is_read_as_the_line_that_it_holds(record: dict[str, str]) -> None:
+    texts = ("step 1\n" + OUT_OF_MEMORY + failed(1, 3, 5001)).splitlines()
+    log = "".join(json.dumps(record).replace("{}", json.dumps(text)[1:-1]) + "\n" for text in texts)
+    verdict = read(log)
+    assert (verdict.category, verdict.rank) == ("cuda_oom", 3)
+    assert all(place.quote in log.splitlines()[place.line - 1] for place in verdict.evidence)
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "rank"),
+    [
+        ("10:00:02", "10:00:32", 5),
+        ("10:00:02", "10:00:05", 5),
+        ("10:00:32", "10:00:02", 2),
+        ("10:00:02", "10:00:03", None),
+    ],
+)
+def test_the_error_that_the_clocks_put_first_gives_the_rank_and_the_category(
+    early: str, late: str, rank: int | None
+) -> None:
+    memory = raised(2, "torch.OutOfMemoryError: CUDA out of memory.", f"2026-01-01T{late}Z ")
+    key = raised(5, "KeyError: 'x'", f"2026-01-01T{early}Z ")
+    for verdict in (read(memory, key), read(key, memory)):
+        assert verdict.rank == rank
+        if rank is not None:
+            assert verdict.category == ("python_exception" if rank == 5 else "cuda_oom")
+
+
+def test_an_error_that_other_ranks_repeat_is_the_one_ranks() -> None:
+    quota = '  File "/w/save.py", line 9, in write\nOSError: [Errno 122] Disk quota exceeded'
+    repeated = f"CheckpointException ranks:dict_keys([3])\n{HEADER.rstrip()} (RANK 3)\n{quota}"
+    log = "".join(raised(rank, f"torch.distributed.checkpoint.api.CheckpointException: {repeated}") for rank in (0, 1))
+    verdict = read(raised(3, "OSError: [Errno 122] Disk quota exceeded") + log)
+    assert (verdict.category, verdict.rank, verdict.confidence) == ("disk_full", 3, "confirmed")
+
+
+@pytest.mark.parametrize(
+    ("log", "category"),
+    [
+        ("srun: error: n1: task 0: Exited with exit code 1\n" + STOPPED
+         + "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T10:00:02 ***\n", "insufficient_evidence"),
+        (STOPPED + "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T10:00:02 ***\n"
+         "srun: error: n1: task 0: Exited with exit code 1\n", "preempted_or_cancelled"),
+        ("srun: error: n1: task 0: Exited with exit code 1\n"
+         "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T10:00:02 DUE TO TIME LIMIT ***\n",
+         "preempted_or_cancelled"),
+    ],
+)  # fmt: skip
+def test_a_scheduler_that_cleans_up_behind_a_failed_task_gives_no_reason(log: str, category: str) -> None:
+    assert read(log).category == category
+
+
+@pytest.mark.parametrize(
+    ("log", "category", "rank"),
+    [
+        ("  log-shipper:\n    Last State: Terminated\n      Reason: OOMKilled\n      Exit Code: 137\n"
+         + raised(0, "KeyError: 'x'") + failed(1, 0, 5001), "python_exception", 0),
+        ("  trainer:\n    Last State: Terminated\n      Reason: OOMKilled\n      Exit Code: 137\n"
+         + raised(0, "ValueError: x") + failed(-9, 0, 5001), "host_oom_kill", 0),
+        ("terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: misaligned address\n"
+         + failed(-6, 2, 5001), "cuda_illegal_access", 2),
+        ("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"
+         + failed(-6, 2, 5001) + failed(-6, 3, 5002).replace(" 21000 ", " 22000 "), "host_memory_error", None),
+        ("train.py: error: unrecognized arguments: --rate=3\n" + failed(2, 2, 5001), "bad_cli_args", 2),
+        ("supervisor: no progress for 900 s; rank 3 has not finished step 12\n" + STOPPED, "hang", 3),
+        ("supervisor: no progress for 900 s; ranks 3 and 4 are behind\n" + STOPPED, "hang", None),
+        (HEADER + '  File "/w/a.py", line 4, in f\nAttributeError: no such thing\n\n== config ==\n'
+         "  find_unused_parameters: true\n" + raised(3, "OSError: [Errno 116] Stale file handle") + failed(1, 3, 5001),
+         "python_exception", 3),
+        (raised(3, "ValueError: polars.Chunk size changed, may indicate binary incompatibility. "
+                "Expected 96 from C header, got 88 from PyObject"), "import_error", 3),
+        (raised(3, "AssertionError: expected 8 GPUs but found 4"), "wrong_world_size", 3),
+        (raised(3, "RuntimeError: expected 4D input but got 3D input"), "shape_or_dtype_error", 3),
+    ],
+)  # fmt: skip
+def test_what_a_line_belongs_to(log: str, category: str, rank: int | None) -> None:
+    verdict = read(log)
+    assert (verdict.category, verdict.rank) == (category, rank)

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.faults.catalogue import Case, Fault
 from tests.faults.runner import Outcome
@@ -25,6 +26,8 @@ class Naming:
     category: str
     confidence: str
     is_torchrun_contradicted: bool
+    script: str | None
+    """The name of the file whose line the report shows."""
 
     @property
     def is_rank_right(self) -> bool:
@@ -62,6 +65,7 @@ def naming(outcome: Outcome) -> Naming | None:
         category=report["category"],
         confidence=report["confidence"],
         is_torchrun_contradicted=report["torchrun"]["agrees"] is False,
+        script=Path(report["source"]["file"]).name if report["source"] is not None else None,
     )
 
 
@@ -73,6 +77,8 @@ def complaints_of(found: Naming | None, case: Case) -> Iterator[str]:
         yield f"names rank {found.rank}, the truth is {found.fault.initiating_rank}"
     if not found.is_category_right:
         yield f"says {found.category}, the truth is {' or '.join(true_categories(found.fault))}"
+    if found.category == "python_exception" and found.script != found.fault.script:
+        yield f"shows a line of {found.script}, the exception was raised in {found.fault.script}"
     if found.is_torchrun_wrong and found.is_rank_right and not found.is_torchrun_contradicted:
         yield f"does not say that torchrun names rank {found.torchrun_rank}"
 

@@ -66,7 +66,7 @@ class Node:
             trust=config.tls_trust,
         )
         self.handing_in = HandingIn(self.workers, self.telemetry, on_problem=problem)
-        self.placement = Placement(config, on_placed=self._on_placed, on_problem=problem)
+        self.placement = Placement(config, folder, self.telemetry, on_placed=self._on_placed, on_problem=problem)
         self.training = Training(
             plan=StopPlan(shutdown_timeout_s=config.shutdown_timeout_s, grace_s=config.grace_s),
             workers=self.workers,

@@ -71,7 +71,7 @@ def run(config: LaunchConfig, *, torchrun_argv: Sequence[str] | None = None) -> 
     )
     try:
         with asyncio.Runner() as runner:
-            return runner.run(_Supervision(assignment, torchrun_argv).run())
+            return runner.run(_supervise(assignment, torchrun_argv))
     except ConfigError:
         if folder is not None:
             run_folder.release(folder)
@@ -81,170 +81,168 @@ def run(config: LaunchConfig, *, torchrun_argv: Sequence[str] | None = None) -> 
         claim.close()
 
 
-class _Supervision:
+async def _supervise(assignment: Assignment, torchrun_argv: Sequence[str] | None) -> int:
     """The steps of one launch, in their order."""
+    node = Node(assignment)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: _say_loop_error(node, context))
+    async with _opened(node) as server:
+        _adopt_orphans(node)
+        _start_telemetry(node)
+        is_refused = await _is_refused(node)
+        node.placement.begin()
+        if is_refused:
+            return await ending.never_started(node, exit_code=EXIT_NO_TELEMETRY)
+        if not _start_torchrun(node, server, torchrun_argv or _argv(node)):
+            return await ending.never_started(node)
+        await _train(node)
+        server.refuse_more()
+        return await _end(node, server)
 
-    def __init__(self, assignment: Assignment, torchrun_argv: Sequence[str] | None) -> None:
-        self._assignment = assignment
-        self._torchrun_argv = torchrun_argv
 
-    async def run(self) -> int:
-        node = Node(self._assignment)
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: _say_loop_error(node, context))
-        async with self._opened(node) as server:
-            _adopt_orphans(node)
-            self._start_telemetry(node)
-            is_refused = await self._is_refused(node)
-            if self._assignment.folder is None:
-                node.placement.join(node.telemetry)
-            if is_refused:
-                return await ending.never_started(node, exit_code=EXIT_NO_TELEMETRY)
-            if not self._start_torchrun(node, server):
-                return await ending.never_started(node)
-            await self._train(node)
-            server.refuse_more()
-            return await _end(node, server)
+async def _train(node: Node) -> None:
+    manifest, ended = node.manifest, node.telemetry.ended
+    lease = asyncio.ensure_future(manifest.keep_lease(ended)) if manifest is not None else None
+    try:
+        await node.training.wait()
+    finally:
+        if lease is not None:
+            lease.cancel()
 
-    async def _train(self, node: Node) -> None:
-        manifest, ended = node.manifest, node.telemetry.ended
-        lease = asyncio.ensure_future(manifest.keep_lease(ended)) if manifest is not None else None
+
+@contextlib.asynccontextmanager
+async def _opened(node: Node) -> AsyncIterator[HandoverServer]:
+    """Everything that must be closed again, in an order in which nothing calls into what is closed."""
+    desk = SignalDesk(on_stop=node.training.on_stop, on_suspend=node.training.on_suspend)
+    desk.listen_to_warden(node.assignment.warden.report_fd)
+    server = HandoverServer(
+        workers=node.workers,
+        streams=node.streams,
+        place=node.place_for,
+        grant=node.grant,
+        on_problem=node.console.problem,
+    )
+    try:
+        async with server:
+            for notice in node.assignment.config.notices:
+                node.console.say(notice)
+            yield server
+    finally:
+        desk.close()
+        await node.close()
+
+
+def _start_telemetry(node: Node) -> None:
+    config, folder = node.assignment.config, node.assignment.folder
+    if config.is_disabled:
+        node.telemetry.disable()
+    elif folder is not None:
         try:
-            await node.training.wait()
-        finally:
-            if lease is not None:
-                lease.cancel()
-
-    @contextlib.asynccontextmanager
-    async def _opened(self, node: Node) -> AsyncIterator[HandoverServer]:
-        """Everything that must be closed again, in an order in which nothing calls into what is closed."""
-        desk = SignalDesk(on_stop=node.training.on_stop, on_suspend=node.training.on_suspend)
-        desk.listen_to_warden(self._assignment.warden.report_fd)
-        server = HandoverServer(
-            workers=node.workers,
-            streams=node.streams,
-            place=node.place_for,
-            grant=node.grant,
-            on_problem=node.console.problem,
-        )
-        try:
-            async with server:
-                for notice in self._assignment.config.notices:
-                    node.console.say(notice)
-                yield server
-        finally:
-            desk.close()
-            await node.close()
-
-    def _start_telemetry(self, node: Node) -> None:
-        config, folder = self._assignment.config, self._assignment.folder
-        if config.is_disabled:
-            node.telemetry.disable()
-        elif folder is not None:
-            try:
-                start = functools.partial(self._start_daemon, node, folder)
-                node.telemetry.own(start, host=own_daemon.own_host(config))
-            except OSError as error:
-                node.telemetry.fail(f"the aggregator cannot be started: {error.strerror}")
-        else:
-            node.telemetry.join(host=config.aggregator_host, port=config.aggregator_port)
-        if folder is not None:
-            node.placement.own(folder, node.telemetry)
-
-    def _start_daemon(self, node: Node, folder: RunFolder, port: int) -> OwnDaemon:
-        """The first daemon, or the next one after its death, with the port that was told. Raises OSError."""
-        if port and node.manifest is not None:
-            node.manifest.hold()  # until the next one has started, which may take a while
-        process = OwnDaemon(self._assignment, folder, port=port)
-        node.spared.add(process.pid)
-        self._assignment.warden.spare(process.pid)
-        return process
-
-    async def _is_refused(self, node: Node) -> bool:
-        """Whether training must not start without telemetry. Raises ConfigError where another node has our place."""
-        config = self._assignment.config
-        is_required = config.on_missing_aggregator == "raise" and not config.is_disabled
-        is_own = self._assignment.folder is not None
-        if is_own and not is_required:
-            return False
-        try:
-            timeout_s = own_daemon.REQUIRED_S if is_required else EARLY_ANSWER_S
-            welcome = await unless(node.telemetry.welcome(timeout_s=timeout_s), node.training.stopped)
-        except Refused as error:
-            if error.reason == messages.SLOT_TAKEN:
-                raise ConfigError(f"--node-rank {config.node_rank}: {error.detail}") from None
-            welcome = None
-        except ProtocolError:
-            welcome = None
-        if is_required and welcome is None and not node.training.stopped.is_set():
-            node.console.problem("--on-missing-aggregator raise: there is no aggregator, training was not started")
-            return True
-        return False
-
-    def _start_torchrun(self, node: Node, server: HandoverServer) -> bool:
-        """False where a signal came first, or where there is no such program."""
-        if node.training.stopped.is_set():
-            return False
-        folder = self._assignment.folder
-        stdout_fd, stderr_fd = self._torchrun_pipes(node)
-        try:
-            torchrun = start_torchrun(
-                self._argv(node),
-                environ=command.torchrun_environment(
-                    node.config,
-                    environ=environ.snapshot(),
-                    handover_path=server.path,
-                    run_id=self._assignment.nonce,
-                ),
-                stdout_fd=stdout_fd,
-                stderr_fd=stderr_fd,
-                announce=lambda pid: self._assignment.warden.order(self._watch_order(node, pid, server)),
-            )
+            start = functools.partial(_start_daemon, node, folder)
+            node.telemetry.own(start, host=own_daemon.own_host(config))
         except OSError as error:
-            node.console.problem(f"torchrun cannot be started: {error}")
-            return False
-        finally:
-            for fd in (stdout_fd, stderr_fd):
-                if fd is not None:
-                    os.close(fd)
-        self._assignment.warden.wait_until_joined()
-        node.foreground.lend(torchrun.pid)
-        node.training.began(torchrun)
-        if folder is not None:
-            run_folder.confirm(folder)
+            node.telemetry.fail(f"the aggregator cannot be started: {error.strerror}")
+    else:
+        node.telemetry.join(host=config.aggregator_host, port=config.aggregator_port)
+
+
+def _start_daemon(node: Node, folder: RunFolder, port: int) -> OwnDaemon:
+    """The first daemon, or the next one after its death, with the port that was told. Raises OSError."""
+    if port and node.manifest is not None:
+        node.manifest.hold()  # until the next one has started, which may take a while
+    process = OwnDaemon(node.assignment, folder, port=port)
+    node.spared.add(process.pid)
+    node.assignment.warden.spare(process.pid)
+    return process
+
+
+async def _is_refused(node: Node) -> bool:
+    """Whether training must not start without telemetry. Raises ConfigError where another node has our place."""
+    config = node.assignment.config
+    is_required = config.on_missing_aggregator == "raise" and not config.is_disabled
+    is_own = node.assignment.folder is not None
+    if is_own and not is_required:
+        return False
+    try:
+        timeout_s = own_daemon.REQUIRED_S if is_required else EARLY_ANSWER_S
+        welcome = await unless(node.telemetry.welcome(timeout_s=timeout_s), node.training.stopped)
+    except Refused as error:
+        if error.reason == messages.SLOT_TAKEN:
+            raise ConfigError(f"--node-rank {config.node_rank}: {error.detail}") from None
+        welcome = None
+    except ProtocolError:
+        welcome = None
+    if is_required and welcome is None and not node.training.stopped.is_set():
+        node.console.problem("--on-missing-aggregator raise: there is no aggregator, training was not started")
         return True
+    return False
 
-    def _watch_order(self, node: Node, torchrun_pid: int, server: HandoverServer) -> Watch:
-        daemon = node.telemetry.process
-        return Watch(
-            torchrun_pid=torchrun_pid,
-            nonce=self._assignment.nonce,
-            daemon_pid=daemon.pid if daemon is not None else 0,
-            socket_path=server.path,
-            grace_s=node.training.plan.torchrun_grace_s(),
-            linger_s=node.config.linger_s,
+
+def _start_torchrun(node: Node, server: HandoverServer, argv: Sequence[str]) -> bool:
+    """False where a signal came first, or where there is no such program."""
+    if node.training.stopped.is_set():
+        return False
+    folder = node.assignment.folder
+    stdout_fd, stderr_fd = _torchrun_pipes(node)
+    try:
+        torchrun = start_torchrun(
+            argv,
+            environ=command.torchrun_environment(
+                node.config,
+                environ=environ.snapshot(),
+                handover_path=server.path,
+                run_id=node.assignment.nonce,
+            ),
+            stdout_fd=stdout_fd,
+            stderr_fd=stderr_fd,
+            announce=lambda pid: node.assignment.warden.order(_watch_order(node, pid, server)),
         )
+    except OSError as error:
+        node.console.problem(f"torchrun cannot be started: {error}")
+        return False
+    finally:
+        for fd in (stdout_fd, stderr_fd):
+            if fd is not None:
+                os.close(fd)
+    node.assignment.warden.wait_until_joined()
+    node.foreground.lend(torchrun.pid)
+    node.training.began(torchrun)
+    if folder is not None:
+        run_folder.confirm(folder)
+    return True
 
-    def _argv(self, node: Node) -> list[str]:
-        if self._torchrun_argv is not None:
-            return list(self._torchrun_argv)
-        folder = self._assignment.folder
-        return command.torchrun_argv(
-            node.config,
-            python=sys.executable,
-            worker_file=str(Path(environ.__file__).parents[2] / WORKER_FILE),
-            environ=environ.snapshot(),
-            run_name=folder.run_name if folder is not None else node.config.run_name,
-        )
 
-    def _torchrun_pipes(self, node: Node) -> tuple[int | None, int | None]:
-        """Write ends for torchrun's own streams; null where it inherits the terminal."""
-        if node.streams is None:
-            return None, None
-        stdout_read, stdout_write = os.pipe()
-        stderr_read, stderr_write = os.pipe()
-        node.streams.follow(stdout_read, "stdout")
-        node.streams.follow(stderr_read, "stderr", tap=node.torchrun_stderr.feed)
-        return stdout_write, stderr_write
+def _watch_order(node: Node, torchrun_pid: int, server: HandoverServer) -> Watch:
+    daemon = node.telemetry.process
+    return Watch(
+        torchrun_pid=torchrun_pid,
+        nonce=node.assignment.nonce,
+        daemon_pid=daemon.pid if daemon is not None else 0,
+        socket_path=server.path,
+        grace_s=node.training.plan.torchrun_grace_s(),
+        linger_s=node.config.linger_s,
+    )
+
+
+def _argv(node: Node) -> list[str]:
+    folder = node.assignment.folder
+    return command.torchrun_argv(
+        node.config,
+        python=sys.executable,
+        worker_file=str(Path(environ.__file__).parents[2] / WORKER_FILE),
+        environ=environ.snapshot(),
+        run_name=folder.run_name if folder is not None else node.config.run_name,
+    )
+
+
+def _torchrun_pipes(node: Node) -> tuple[int | None, int | None]:
+    """Write ends for torchrun's own streams; null where it inherits the terminal."""
+    if node.streams is None:
+        return None, None
+    stdout_read, stdout_write = os.pipe()
+    stderr_read, stderr_write = os.pipe()
+    node.streams.follow(stdout_read, "stdout")
+    node.streams.follow(stderr_read, "stderr", tap=node.torchrun_stderr.feed)
+    return stdout_write, stderr_write
 
 
 def _adopt_orphans(node: Node) -> None:

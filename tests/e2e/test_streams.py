@@ -49,17 +49,6 @@ def test_stdout_stays_stdout_and_lines_stay_whole(tmp_path: Path) -> None:
     assert folder(tmp_path).training_stream("stdout") == done.stdout
 
 
-def test_progress_bar_is_live(tmp_path: Path) -> None:
-    go_on = tmp_path / "go"
-    with start_run(["--nproc-per-node=1", SCRIPTS / "progress_bar.py", go_on], cwd=tmp_path) as run:
-        run.wait_for_output("\r 10% [#", within_s=60)
-        assert not go_on.exists()
-        go_on.touch()
-        done = run.finish()
-    assert done.exit_code == 0
-    assert done.stdout.endswith(b"\r100% [##########]\n")
-
-
 def test_last_words_before_a_kill_are_in_the_files(tmp_path: Path) -> None:
     with start_run(["--nproc-per-node=2", SCRIPTS / "last_words.py"], cwd=tmp_path) as run:
         done = run.finish()
@@ -69,33 +58,6 @@ def test_last_words_before_a_kill_are_in_the_files(tmp_path: Path) -> None:
         assert folder(tmp_path).rank_stream(rank, "stdout") == f"the last words of {rank}\n".encode()
         assert folder(tmp_path).rank_stream(rank, "stderr").endswith(b"and its last complaint\n")
     assert "SIGKILL" in ends.values()
-
-
-def test_terminal_that_stops_reading_stops_nobody(tmp_path: Path) -> None:
-    reader, writer = os.pipe()
-    try:
-        arguments = ["--nproc-per-node=1", SCRIPTS / "floods.py", "8", tmp_path / "done"]
-        with start_run(arguments, cwd=tmp_path, stdout=writer) as run:
-            os.close(writer)
-            run.wait_for((tmp_path / "done").exists, "the script gets to its end", within_s=60)
-            done = run.finish(within_s=60)
-        assert done.exit_code == 0
-        assert len(folder(tmp_path).rank_stream(0, "stdout")) == 8 << 20
-        assert len(folder(tmp_path).training_stream("stdout")) == 8 << 20
-    finally:
-        os.close(reader)
-
-
-def test_output_that_nobody_wants_any_more_stops_nobody(tmp_path: Path) -> None:
-    """`traceml run ... | head` and its like: the reader of our standard output is gone."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    arguments = ["--nproc-per-node=1", SCRIPTS / "floods.py", "2", tmp_path / "done"]
-    with start_run(arguments, cwd=tmp_path, stdout=writer) as run:
-        os.close(writer)
-        done = run.finish(within_s=60)
-    assert done.exit_code == 0
-    assert len(folder(tmp_path).rank_stream(0, "stdout")) == 2 << 20
 
 
 def test_full_log_volume_stops_nobody(tmp_path: Path) -> None:
@@ -111,18 +73,6 @@ def test_full_log_volume_stops_nobody(tmp_path: Path) -> None:
         kept = RunFolder(volume / "run").rank_stream(0, "stdout")
         assert 0 < len(kept) < 12 << 20
         assert kept == done.stdout[: len(kept)]
-
-
-def test_log_cap_keeps_head_and_tail(tmp_path: Path) -> None:
-    arguments = ["--nproc-per-node=1", "--max-log-bytes=262144", SCRIPTS / "floods.py", "4", tmp_path / "done"]
-    with start_run(arguments, cwd=tmp_path) as run:
-        done = run.finish()
-    assert done.exit_code == 0
-    kept = folder(tmp_path).rank_stream(0, "stdout")
-    assert len(kept) < 2 * 262144
-    assert kept.startswith(b"fff")
-    assert kept.endswith(b"fff\n")
-    assert len([line for line in kept.splitlines() if line.strip(b"f")]) == 1
 
 
 def test_no_save_training_output_gives_the_terminal_back(tmp_path: Path) -> None:

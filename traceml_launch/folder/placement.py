@@ -42,10 +42,19 @@ class Placement:
     """Settled exactly once; `on_placed` is called then, from the loop, with the node's folder made."""
 
     def __init__(
-        self, config: LaunchConfig, *, on_placed: Callable[[Place], None], on_problem: Callable[[str], None]
+        self,
+        config: LaunchConfig,
+        folder: RunFolder | None,
+        telemetry: Telemetry,
+        *,
+        on_placed: Callable[[Place], None],
+        on_problem: Callable[[str], None],
     ) -> None:
+        """`folder`: the owner's; null for who joins somebody else's run."""
         loop = asyncio.get_running_loop()
         self._config = config
+        self._folder = folder
+        self._telemetry = telemetry
         self._on_placed = on_placed
         self._on_problem = on_problem
         self._place: asyncio.Future[Place] = loop.create_future()
@@ -53,16 +62,12 @@ class Placement:
         self._is_over = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def own(self, folder: RunFolder, telemetry: Telemetry) -> None:
-        """The owner's folder is reserved; without a node rank its daemon still has to number it."""
-        if self._config.node_rank is not None:
-            self._settle_own(folder, self._config.node_rank)
+    def begin(self) -> None:
+        """At once where the owner knows its number; else wait for the daemon, but not for ever."""
+        if self._folder is not None and self._config.node_rank is not None:
+            self._settle(_own_place(self._folder, self._config.node_rank))
         else:
-            self._task = asyncio.get_running_loop().create_task(self._own(folder, telemetry))
-
-    def join(self, telemetry: Telemetry) -> None:
-        """Somebody else's run: wait for its daemon, but not for ever."""
-        self._task = asyncio.get_running_loop().create_task(self._join(telemetry))
+            self._task = asyncio.get_running_loop().create_task(self._find())
 
     async def place_for(self, request: HandoverRequest) -> Place:
         """For a worker that waits for its pipes."""
@@ -83,24 +88,12 @@ class Placement:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _own(self, folder: RunFolder, telemetry: Telemetry) -> None:
-        welcome = await self._welcome(telemetry, timeout_s=READY_TIMEOUT_S)
-        self._settle_own(folder, welcome.node_index if welcome is not None else 0)
-
-    def _settle_own(self, folder: RunFolder, node_index: int) -> None:
-        self._settle(
-            Place(
-                run_name=folder.run_name,
-                run_id=folder.run_id,
-                run_dir=folder.run_dir,
-                node_index=node_index,
-                is_shared=True,
-            )
-        )
-
-    async def _join(self, telemetry: Telemetry) -> None:
-        config = self._config
-        welcome = await self._welcome(telemetry, timeout_s=WELCOME_S)
+    async def _find(self) -> None:
+        config, folder = self._config, self._folder
+        welcome = await self._welcome(timeout_s=WELCOME_S if folder is None else READY_TIMEOUT_S)
+        if folder is not None:
+            self._settle(_own_place(folder, welcome.node_index if welcome is not None else 0))
+            return
         if welcome is not None:
             run_name, run_id, node_index = welcome.run_name, welcome.run_id, welcome.node_index
         else:
@@ -114,9 +107,9 @@ class Placement:
             Place(run_name=run_name, run_id=run_id, run_dir=run_dir, node_index=node_index, is_shared=is_shared)
         )
 
-    async def _welcome(self, telemetry: Telemetry, *, timeout_s: float) -> messages.Welcome | None:
+    async def _welcome(self, *, timeout_s: float) -> messages.Welcome | None:
         try:
-            return await unless(telemetry.welcome(timeout_s=timeout_s), self._is_over)
+            return await unless(self._telemetry.welcome(timeout_s=timeout_s), self._is_over)
         except (Refused, ProtocolError):
             return None
 
@@ -135,3 +128,9 @@ class Placement:
             self._on_problem(str(error))
         self._on_placed(place)
         self._place.set_result(place)
+
+
+def _own_place(folder: RunFolder, node_index: int) -> Place:
+    return Place(
+        run_name=folder.run_name, run_id=folder.run_id, run_dir=folder.run_dir, node_index=node_index, is_shared=True
+    )

@@ -37,8 +37,7 @@ class Foreground:
 
     def take_back(self) -> None:
         """After torchrun's end: we are in the foreground again if torchrun's group was."""
-        if self._borrower and self._terminal >= 0 and self._holder() == self._borrower:
-            self._give_to(self._group)
+        self._take_for_shell()
         self._borrower = 0
 
     def stop_ourselves(self, *, is_from_terminal: bool) -> None:

@@ -37,11 +37,14 @@ def _start(*, is_measured: bool) -> tuple[Handover | None, script.Observer]:
     """The hand-over, and telemetry unless the rank is to become another program. Where that fails one line says so."""
     try:
         from traceml_client import client
+        from traceml_client.execution import follow_executions
     except ImportError as error:
         say(f"no telemetry, this environment lacks what it needs: {error}")
         return None, _Unobserved()
     handover = client.take_from_launcher()
     running = client.start_in_worker(handover) if handover and is_measured else None
+    if running:
+        follow_executions()
     return handover, running or _Unobserved()
 
 

@@ -48,6 +48,17 @@ if __name__ == "__main__":
         print([p.x for p in pool.map(double, [Point(1), Point(2)])])
 """
 
+ANEW = """
+import os, sys
+if "ANEW" not in os.environ:
+    print("before", flush=True)
+    os.environ["ANEW"] = "1"
+    command = [sys.executable, "-X", "utf8", "-u"]
+    {}
+print("anew", sys.argv, sys.orig_argv, sys.flags, __name__, __spec__ and __spec__.name, sys.path[:1])
+sys.exit(3)
+"""
+
 CASES = [
     Case("main_of_a_script", ABOUT_MAIN, ("main.py", "a", "-m", "--x")),
     Case("main_of_a_script_with_a_dot", ABOUT_MAIN, ("./main.py",)),
@@ -135,6 +146,33 @@ CASES = [
         "objects_of_an_error_live_on",
         "import atexit, sys\nclass Thing:\n    def __del__(self): print('gone')\n"
         "def main():\n    thing = Thing()\n    1 / 0\natexit.register(print, 'handler')\nmain()",
+    ),
+    Case("executed_anew", ANEW.format("os.execv(sys.executable, [*command, *sys.argv])"), ("main.py", "a", "-m")),
+    Case("executed_anew_as_it_was_started", ANEW.format("os.execvp(sys.executable, sys.orig_argv)")),
+    Case(
+        "executed_anew_with_an_environment",
+        ANEW.format("os.execle(sys.executable, *command, sys.argv[0], 'b', {**os.environ, 'ANEW': '2'})"),
+    ),
+    Case(
+        "executed_anew_without_an_environment",
+        ANEW.format("os.execve(sys.executable, [*command, *sys.argv], {'ANEW': '2'})"),
+    ),
+    Case("executed_anew_by_bytes", ANEW.format("os.execv(sys.executable.encode(), [b'python', b'-u', b'main.py'])")),
+    Case(
+        "module_executed_anew",
+        files={"tool.py": ANEW.format("os.execv(sys.executable, [*command, '-m', 'tool', '-c'])")},
+        arguments=("-m", "tool"),
+    ),
+    Case("executes_a_command", "import os, sys; os.execv(sys.executable, ['python', '-u', '-c', 'print(7)'])"),
+    Case("executes_another_program", "import os; os.execlp('echo', 'echo', 'words')"),
+    Case("executes_nothing", "import os; os.execv('/nowhere', ['nowhere'])"),
+    Case("executes_no_command_line", "import os, sys; os.execv(sys.executable, 7)"),
+    Case(
+        "child_executes_itself_anew",
+        ANEW.replace("    {}", "    if os.fork():\n        print(os.wait()[1])\n        sys.exit(4)\n    {}").format(
+            "os.execv(sys.executable, [*command, *sys.argv])"
+        ),
+        is_told_of_threads=True,
     ),
     Case("spawned_children", CHILDREN, ("main.py", "spawn")),
     Case("forkserver_children", CHILDREN, ("main.py", "forkserver")),

@@ -48,6 +48,11 @@ def test_looks_as_under_plain_python(case: Case, tmp_path: Path) -> None:
     compare(case, tmp_path)
 
 
+def test_rank_that_executes_itself_anew_is_measured(tmp_path: Path) -> None:
+    ours = compare(next(case for case in CASES if case.name == "executed_anew"), tmp_path)
+    assert (ours.ring.exit_code(), ours.ring.is_marker_sent()) == (3, True)
+
+
 def test_archive(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
         archive.writestr("__main__.py", ABOUT_MAIN.replace("__loader__.name, __loader__.path", "__loader__"))

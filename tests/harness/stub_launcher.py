@@ -68,6 +68,10 @@ class GrantedRank:
         """A copy of the ring as it is now."""
         return ring.RingReader(os.pread(self.ring_fd, ring.ring_bytes(), 0))
 
+    def words(self) -> tuple[bytes, bytes]:
+        """What has come out of both pipes."""
+        return bytes(self.stdout.data), bytes(self.stderr.data)
+
     def send_grant(self, *, is_followed: bool) -> None:
         fds = [self.ring_fd]
         if self.grant.has_streams:
@@ -178,11 +182,11 @@ class StubLauncher:
         """Start a worker and wait for its end and for its last words."""
         process = self.start(arguments, cwd=cwd, stdin=subprocess.PIPE, **popen)
         outside, _ = process.communicate(text_in, timeout=DEADLINE_S)
-        rank = self.wait_for_rank(process.pid)
+        self.wait_for_rank(process.pid)
         self.wait_for_streams()
-        return FinishedWorker(
-            process.returncode, bytes(rank.stdout.data), bytes(rank.stderr.data), outside, rank.read_ring()
-        )
+        lives = [rank for rank in self.ranks if rank.request.pid == process.pid]  # it may have executed itself anew
+        stdout, stderr = (b"".join(streams) for streams in zip(*(life.words() for life in lives), strict=True))
+        return FinishedWorker(process.returncode, stdout, stderr, outside, lives[-1].read_ring())
 
     def wait_for_rank(self, pid: int) -> GrantedRank:
         """The rank of this process, once it has taken its pipes."""

@@ -89,6 +89,16 @@ async def test_each_incarnation_of_a_slot_is_an_attempt_with_its_own_folder(benc
     assert all(each.stat().st_mode & 0o77 == 0 for each in ranks.rglob("*"))
 
 
+async def test_a_process_that_executes_itself_anew_is_the_same_attempt(bench: Bench, tmp_path: Path) -> None:
+    step = "print('said', flush=True); recorder.record_step((0, 1, 1, 1, 1, 1, 1, 5))"
+    anew = f"{step}; os.execv(sys.executable, [sys.executable, '-m', 'tests.launch.stub_worker', {step!r}])"
+    assert await bench.run_worker(anew) == 0
+    await until(lambda: len(bench.died) == 1, "the death is noticed")
+    await bench.streams.drain(quiet_s=5.0, limit_s=5.0)
+    assert [(each.attempt, each.record.num_steps_recorded) for each in bench.workers] == [(0, 2)]
+    assert (tmp_path / "nodes/node_0/ranks/rank_0/attempt_0/stdout.log").read_bytes() == b"said\nsaid\n"
+
+
 async def test_a_rank_that_moves_keeps_its_slots_numbering(bench: Bench) -> None:
     await bench.run_worker("pass", local_rank=0, rank=0)
     await bench.run_worker("pass", local_rank=0, rank=4)

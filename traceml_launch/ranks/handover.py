@@ -126,11 +126,13 @@ class HandoverServer:
         raise ConnectionError("it hung up")
 
     def _give(self, connection: socket.socket, request: wire.HandoverRequest, place: Place) -> None:
-        memory = RingMemory()
-        worker = self._admit(request, place, memory)
-        self._workers.add(worker)
+        worker = self._workers.executed_anew(request)
+        if worker is None:
+            worker = self._admit(request, place, RingMemory())
+            self._workers.add(worker)
+        assert worker.ring is not None
         grant = self._grant(worker, place)
-        fds = [memory.fd]
+        fds = [worker.ring.fd]
         if grant.has_streams:
             fds += self._make_pipes(worker.rank_dir)
         try:

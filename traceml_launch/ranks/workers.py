@@ -87,6 +87,11 @@ class WorkerTable:
         """0, 1, 2...: torchrun's restart count does not change when a membership change restarts its workers."""
         return sum(each.request.local_rank == local_rank for each in self._workers)
 
+    def executed_anew(self, request: HandoverRequest) -> Worker | None:
+        """The worker that this process is already: its script has executed itself anew. It goes on in the same ring."""
+        identity = (request.pid, request.start_ticks)
+        return next((w for w in self.living() if (w.pid, w.request.start_ticks) == identity and w.ring), None)
+
     def add(self, worker: Worker) -> None:
         """Begin to watch for its death."""
         self._workers.append(worker)

@@ -6,6 +6,7 @@ Nothing is trusted: what is damaged is passed over and told, as long as somethin
 from __future__ import annotations
 
 import sqlite3
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from traceml_daemon.peers.slots import RankSlot
 from traceml_daemon.run.recorder_files import RecorderFile, find_recorders, salvage, take_words
 from traceml_daemon.run.taking_up import take_up
 from traceml_daemon.storage import schema
+from traceml_daemon.storage.chunks import Chunk
 from traceml_daemon.storage.database import SEALING_STATEMENTS, DatabaseFile
 from traceml_daemon.storage.replay import sound_reports
 from traceml_daemon.storage.rows import FRAMES_REJECTED, INTERRUPTED_NS, Recovered
@@ -51,27 +53,22 @@ def collect(run_dir: Path) -> Remains:
         StoreError: neither a manifest nor a database says what run this is, or the database is damaged.
     """
     found = read_manifest(run_dir)
-    has_history = found is None or found.telemetry.reason != "history_disabled"
-    database = _open_database(run_dir, must_exist=found is None) if has_history else None
-    recovered = database[1].recovered if database is not None else Recovered()
-    try:
-        remains = _assemble(run_dir, found, recovered, has_history=has_history)
-        for recorder in find_recorders(run_dir):
-            slot = _slot_of(remains, recorder)
-            chunks = list(salvage(recorder, slot))
-            take_words(recorder, slot)
-            if database is not None:
-                database[0].executemany(schema.INSERT_CHUNK, chunks)
+    if found is not None and found.telemetry.reason == "history_disabled":
+        remains = _assemble(run_dir, found, Recovered(), has_history=False)
+        deque(_salvaged(remains), maxlen=0)
         _take_ends(remains)
-        if database is not None:
-            _close_database(database[0], remains.roster)
+        return remains
+    database, file = _open_database(run_dir, must_exist=found is None)
+    try:
+        remains = _assemble(run_dir, found, file.recovered, has_history=True)
+        database.executemany(schema.INSERT_CHUNK, _salvaged(remains))
+        _take_ends(remains)
+        _close_database(database, remains.roster)
     except sqlite3.Error as error:
         raise StoreError(f"{run_dir / launch.DATABASE_FILE}: {error}") from None
     finally:
-        if database is not None:
-            database[0].close()
-    if database is not None:
-        database[1].put_in_place()
+        database.close()
+    file.put_in_place()
     return remains
 
 
@@ -171,6 +168,14 @@ def _slot_of(remains: Remains, recorder: RecorderFile) -> RankSlot:
     nproc = max(1, config.nproc_per_node)
     place = RankPlace(rank, max(rank + 1, config.nnodes * nproc), nproc, attempt, host="", pid=0)
     return remains.roster.add(Incarnation(node_index, rank % nproc, attempt), place, start_ticks=0)
+
+
+def _salvaged(remains: Remains) -> Iterator[Chunk]:
+    """What no daemon had: the records of the recorders, one recorder at a time; their slots take the rest of it."""
+    for recorder in find_recorders(remains.config.run_dir):
+        slot = _slot_of(remains, recorder)
+        yield from salvage(recorder, slot)
+        take_words(recorder, slot)
 
 
 def _take_ends(remains: Remains) -> None:

@@ -175,14 +175,9 @@ class ServedRuns(Runs):
         if len(self.sessions) >= MAX_LIVE_RUNS:
             raise NotAdmitted(messages.TOO_MANY, "the aggregator serves too many runs already")
         try:
-            if isinstance(hello, NodeHello):
-                return await self._open(
-                    self._name_for(hello.run),
-                    nnodes=max(1, hello.nnodes),
-                    nproc_per_node=hello.local_world_size,
-                    is_direct=False,
-                )
-            return await self._open(self._name_for(hello.run), nnodes=0, nproc_per_node=0, is_direct=True)
+            name, is_direct = self._name_for(hello.run), isinstance(hello, RankHello)
+            nnodes, nproc = (max(1, hello.nnodes), hello.local_world_size) if isinstance(hello, NodeHello) else (0, 0)
+            return await self._open(name, nnodes=nnodes, nproc_per_node=nproc, is_direct=is_direct)
         except (ConfigError, CannotStart) as error:
             raise NotAdmitted(messages.RUN_ENDED, str(error)) from None
 

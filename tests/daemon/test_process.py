@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.harness.daemon_process import launch_order, run_daemon_command, supervised_daemon
 from tests.harness.sim_node import SimNode, rank_end
 from tests.harness.sim_rank import SimRank
+from tests.harness.until import until
 from traceml_daemon.run.run_manifest import start_ticks
 
 TOKEN = "a secret"
@@ -101,6 +102,25 @@ async def test_a_supervised_daemon_starts_without_what_it_may_never_need() -> No
     done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True, check=True)
 
     assert done.stdout.strip() == b"[]"
+
+
+async def test_what_makes_reports_is_imported_when_the_first_rank_has_finished(run_dir: Path) -> None:
+    async with supervised_daemon(launch_order(run_dir)) as daemon:
+        node = SimNode(port=daemon.port, run="run-id-1", token=TOKEN, local_world_size=2)
+        await node.join()
+        ranks = [await node.start_rank(SimRank(port=daemon.port, rank=rank, world_size=2)) for rank in range(2)]
+        for rank in ranks:
+            await rank.join()
+        assert not has_numpy(daemon.process.pid)
+        await ranks[0].finish()
+        await until(lambda: has_numpy(daemon.process.pid), "numpy is there")
+        assert daemon.manifest().status == "running"
+        for peer in (*ranks, node):
+            await peer.close()
+
+
+def has_numpy(pid: int) -> bool:
+    return "numpy" in Path(f"/proc/{pid}/maps").read_text()
 
 
 async def test_without_its_descriptors_it_says_how_it_is_used() -> None:

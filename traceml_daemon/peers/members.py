@@ -12,6 +12,7 @@ from traceml_client.protocol.launch import NODE_FILE, layout_node_dir
 from traceml_client.protocol.messages import Ack, Ping, Pong, RankFinished, Records, ToDaemon
 from traceml_daemon.core import events as ev
 from traceml_daemon.peers.node_ending import check_report, node_ended
+from traceml_daemon.run.final_files import import_ahead
 from traceml_daemon.run.run_files import MAX_NODE_BYTES
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class RankPeer:
     def _acknowledge(self) -> None:
         """Only now may it exit: a daemon that is killed from here on still knows that it finished."""
         self._connection.send(Ack(messages.MARKER_STREAM, 0))
+        import_ahead(has_history=self._session.config.has_history)
 
 
 LOSS_GRACE_S: Final = 5.0

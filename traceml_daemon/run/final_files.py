@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -66,13 +68,28 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
+@cache
+def import_ahead(*, has_history: bool) -> None:
+    """The first rank has finished: what makes reports is imported beside the ends of ranks and torchrun.
+
+    numpy alone is 25 MB and 100 ms: no run pays them before its end, and nobody waits for them there.
+    """
+
+    def work() -> None:
+        import_module("traceml_daemon.report.write")
+        if has_history:
+            import_module("traceml_daemon.report.summary")
+
+    threading.Thread(target=work, name="import", daemon=True).start()
+
+
 def write_reports(run_dir: Path, facts: RunFacts, config: RunConfig) -> Reported:
     """Write final_summary and failure_report as this run asks for them. Blocks.
 
     Raises:
         ReportError: one of them could not be made or written.
     """
-    from traceml_daemon.report import write  # numpy: 25 MB and 100 ms that no run pays before its end
+    from traceml_daemon.report import write
 
     return write.write_reports(run_dir, facts, config.has_history, has_html=config.has_html)
 

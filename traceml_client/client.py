@@ -133,6 +133,7 @@ class Client:
         self._is_finished = True
         with _guard_at_end("end"):
             self._note_displayed_error()
+            self._errors.forget_handled()
             steps.finish(has_error=bool(self._story.exit_code) or self._errors.has("main"))
             self.recorder.set_marker(1)
             self._story.notes = (*self.recorder.reader.notes(), *_faults.sentences())
@@ -187,6 +188,8 @@ class Client:
                 return
 
     def _sample(self, now_ns: int, is_whole: bool) -> None:
+        with _guard("error record"):
+            self._errors.note_handled()
         for kind, sampler in (self._samplers | self._seldom_samplers if is_whole else self._samplers).items():
             with _guard(f"{kind} samples"):
                 for sample in sampler.sample():

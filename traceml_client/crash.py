@@ -15,13 +15,13 @@ import time
 import traceback
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from traceml_client.collective_call import call_of
 from traceml_client.protocol import ring
-from traceml_client.protocol.node import RankError
+from traceml_client.protocol.node import ErrorKind, RankError
 from traceml_client.recorder import Recorder
 
 _STDERR = 2
@@ -32,9 +32,7 @@ _MAX_TRACEBACK = 64 * 1024
 ERROR_FILE_SCHEMA_VERSION = 1
 
 
-def describe(
-    error: BaseException, *, kind: Literal["main", "thread"], raised_ns: int, step: int, phase: str | None
-) -> RankError:
+def describe(error: BaseException, *, kind: ErrorKind, raised_ns: int, step: int, phase: str | None) -> RankError:
     """The error with its whole traceback, as Python would print it; an odd exception's text says what is odd."""
     call = call_of(error)
     parts = traceback.TracebackException.from_exception(error, compact=True)
@@ -149,8 +147,11 @@ class ErrorRecorder:
         self._error_file = error_file
         self.errors: tuple[RankError, ...] = ()
         """As they were raised, at most one of each kind."""
+        self._handled_id: int | None = None
+        """Of what the main thread was handling at the last look. Not the exception: it holds frames and tensors."""
+        self._is_handled_kept = False
 
-    def has(self, kind: Literal["main", "thread"]) -> bool:
+    def has(self, kind: ErrorKind) -> bool:
         return any(error.kind == kind for error in self.errors)
 
     def record_main(self, error: BaseException) -> None:
@@ -174,14 +175,45 @@ class ErrorRecorder:
             self._record(error, "thread", ring.THREAD_ERROR)
             self._write_for_people()
 
-    def _record(self, error: BaseException, kind: Literal["main", "thread"], area: int) -> RankError:
+    def note_handled(self) -> None:
+        """Keep what the main thread has been handling since the last call: it may be ended before it says so.
+
+        To be called at times from another thread. What is raised in the end takes its place.
+        """
+        if self.has("main"):
+            return
+        active: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
+        error = active[1] if isinstance(active, tuple) else active  # until Python 3.11 a tuple
+        if error is None or id(error) != self._handled_id:
+            self.forget_handled()
+            self._handled_id = None if error is None else id(error)
+        elif not self._is_handled_kept:
+            self._is_handled_kept = True
+            self._write(self._describe(error, "handled"), ring.MAIN_ERROR)
+        for raised in self.errors:  # meanwhile, in the main thread
+            if raised.kind == "main":
+                self._write(raised, ring.MAIN_ERROR)
+
+    def forget_handled(self) -> None:
+        """It went on, or came to its orderly end."""
+        if self._is_handled_kept and not self.has("main"):
+            self._recorder.write_text(ring.MAIN_ERROR, b"")
+        self._is_handled_kept = False
+
+    def _record(self, error: BaseException, kind: ErrorKind, area: int) -> RankError:
+        described = self._describe(error, kind)
+        self.errors = (*self.errors, described)
+        self._write(described, area)
+        return described
+
+    def _describe(self, error: BaseException, kind: ErrorKind) -> RankError:
         step, phase, _ = self._recorder.reader.progress()
         raised_ns = time.monotonic_ns() + self._wall_minus_monotonic_ns
-        described = describe(error, kind=kind, raised_ns=raised_ns, step=step, phase=phase)
+        return describe(error, kind=kind, raised_ns=raised_ns, step=step, phase=phase)
+
+    def _write(self, error: RankError, area: int) -> None:
         start, end = ring.TEXT_AREA[area]
-        self._recorder.write_text(area, fit(described, end - start))
-        self.errors = (*self.errors, described)
-        return described
+        self._recorder.write_text(area, fit(error, end - start))
 
     def _write_for_people(self) -> None:
         if self._rank_dir:

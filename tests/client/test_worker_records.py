@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.client.rings import new_ring
 from tests.harness.stub_launcher import FinishedWorker, StubLauncher
+from traceml_client.crash import ErrorRecorder
 from traceml_client.protocol import ring
 from traceml_client.protocol.columns import NODE_SAMPLE, PROCESS_SAMPLE, RECORD_WORDS, SAMPLE_STREAM
 from traceml_client.protocol.environ import ERROR_FILE
 from traceml_client.protocol.node import RankError
+from traceml_client.recorder import Recorder
 
 
 def run(tmp_path: Path, script: str, **environment: str) -> FinishedWorker:
@@ -156,6 +160,45 @@ def test_error_is_kept_though_a_signal_handler_of_the_script_raises_meanwhile(tm
     assert error is not None
     assert (error.type, error.message) == ("job.NoData", "shard 7")
     assert b"[TraceML]" not in done.stderr
+
+
+def test_what_the_main_thread_goes_on_handling_is_kept_until_it_is_done() -> None:
+    recorder = Recorder(new_ring())
+    errors = ErrorRecorder(recorder, wall_minus_monotonic_ns=0, rank_dir=None, error_file=None)
+
+    def look() -> RankError | None:
+        other = threading.Thread(target=errors.note_handled)
+        other.start()
+        other.join()
+        return recorder.reader.error(ring.MAIN_ERROR)
+
+    try:
+        raise ValueError("shard 7")
+    except ValueError:
+        assert look() is None, "handled at once, as far as anybody knows"
+        kept = look()
+        assert kept is not None
+        assert (kept.kind, kept.type, kept.message) == ("handled", "ValueError", "shard 7")
+        errors.record_main(KeyError("meanwhile"))
+    last = look()
+    assert last is not None
+    assert (last.kind, last.type) == ("main", "KeyError")
+
+
+def test_what_was_handled_and_done_is_forgotten() -> None:
+    recorder = Recorder(new_ring())
+    errors = ErrorRecorder(recorder, wall_minus_monotonic_ns=0, rank_dir=None, error_file=None)
+    for _ in range(2):
+        try:
+            raise ValueError("shard 7")
+        except ValueError:
+            for _ in range(2):
+                other = threading.Thread(target=errors.note_handled)
+                other.start()
+                other.join()
+            assert recorder.reader.error(ring.MAIN_ERROR) is not None
+        errors.note_handled()
+        assert recorder.reader.error(ring.MAIN_ERROR) is None
 
 
 THREAD = "import threading\nt = threading.Thread(target=lambda: {}['x']); t.start(); t.join()\n"

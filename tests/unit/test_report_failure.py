@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.facts import START_NS, Rank, error, node_report, run_facts
 from traceml_client.protocol.manifest import NodeOutcome, TrainingStatus
-from traceml_client.protocol.node import NodeReport
+from traceml_client.protocol.node import NodeReport, RankError
 from traceml_daemon.report.failure import diagnose, diagnose_history
 from traceml_daemon.report.form import FailureReport
 from traceml_daemon.report.text import failure_lines, failure_sentence
@@ -22,6 +22,16 @@ LATE = "[../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms fo
 
 def lost_peer(rank: int, *, at_ms: float = 1200.0, **more: object) -> Rank:
     return Rank(rank=rank, error=error("RuntimeError", PEER, at_ms=at_ms), exit_code=1, died_ms=at_ms + 50, **more)
+
+
+def handled(*, at_ms: float, step: int = 21) -> RankError:
+    return msgspec.structs.replace(error("ValueError", "boom", at_ms=at_ms, step=step), kind="handled")
+
+
+def at_line(message: str, line: int) -> RankError:
+    traceback = f'Traceback (most recent call last):\n  File "/data/job/train.py", line {line}, in load\n'
+    found = error("ValueError", message, at_ms=1000.0 + len(message) + ord(message[0]))
+    return msgspec.structs.replace(found, traceback=f"{traceback}ValueError: {message}\n")
 
 
 def raised(rank: int, kind: str = "ValueError", *, at_ms: float = 1000.0, **more: object) -> Rank:
@@ -263,6 +273,32 @@ ROWS = [
         1,
         "confirmed",
         {0: "peer_lost"},
+    ),
+    Row(
+        "a rank in a long `finally`, ended by torchrun for the peers that lost it before",
+        [
+            lost_peer(0, at_ms=1100.0),
+            Rank(rank=1, error=handled(at_ms=1000.0), signal="SIGTERM", state="lost", died_ms=2000.0),
+        ],
+        "python_exception",
+        1,
+        "likely",
+        {0: "peer_lost"},
+    ),
+    Row(
+        "a rank that handled an error, trained on, and was ended for another one",
+        [raised(0, at_ms=1500.0), Rank(rank=1, error=handled(at_ms=1.0, step=3), signal="SIGTERM", state="lost")],
+        "python_exception",
+        0,
+        "confirmed",
+        {1: "sigterm_by_agent"},
+    ),
+    Row(
+        "all ranks raised at the same line, each of its own shard",
+        [Rank(rank=rank, error=at_line(f"{name} is empty", 7), exit_code=1) for rank, name in enumerate("ab")],
+        "python_exception",
+        None,
+        "confirmed",
     ),
     Row(
         "a wrong command line is wrong on the rank that was stopped too",

@@ -10,10 +10,14 @@ ExitSource = Literal["pidfd", "proc_stat", "recorder", "torchrun", "unknown"]
 """How an exit is known: PIDFD_INFO_EXIT, /proc/PID/stat, the rank's own record of SystemExit, torchrun's table."""
 
 
+ErrorKind = Literal["main", "thread", "handled"]
+"""Left the main thread; ended another thread; the main thread was still handling it, as in a long `finally`."""
+
+
 class RankError(msgspec.Struct, frozen=True, omit_defaults=False):
     """An exception, recorded at the raise."""
 
-    kind: Literal["main", "thread"]
+    kind: ErrorKind
     type: str
     message: str
     traceback: str

@@ -254,7 +254,8 @@ def _what(symptom: Symptom) -> str:
         message = _shorten(_first_line(symptom.error))
         first = wrapped(symptom.error.traceback)
         text = f"raised {short_type(symptom.error)}" + (f": {message}" if message else "")
-        text = text if first is None else f"{text.rstrip('.:')}, from {_shorten(first)}"
+        if first is not None and not text.endswith(_shorten(first)):  # not the same again, as a pool's worker raised it
+            text = f"{text.rstrip('.:')}, from {_shorten(first)}"
         return f"{text},{where}" if (message or first) and where else text + where
     said = _shorten(symptom.reading.text) if symptom.reading and symptom.kind in ("original", "system") else None
     if symptom.signal is not None and symptom.left_by is None:
@@ -279,12 +280,12 @@ def _shorten(text: str, limit: int = 160) -> str:
 
 
 def _signature(symptom: Symptom) -> tuple[str, str, int | None]:
-    """Equal for ranks that failed of the same; numbers in a message are often the rank's own."""
-    error = symptom.error
-    text = f"{error.type}: {_first_line(error)}" if error is not None else ""
-    if error is None and symptom.reading is not None:
-        text = symptom.reading.text
-    text = re.sub(r"\d+", "#", text)
+    """Equal for ranks that failed of the same: of one kind at one line; without it numbers are often the rank's own."""
+    error, source = symptom.error, symptom.source
+    if error is not None:
+        text = f"{error.type} {source or re.sub(r'[0-9]+', '#', _first_line(error))}"
+    else:
+        text = re.sub(r"\d+", "#", symptom.reading.text) if symptom.reading is not None else ""
     return symptom.category, text, symptom.exit_code
 
 

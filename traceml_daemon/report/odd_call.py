@@ -75,7 +75,7 @@ def ways_text(symptoms: Sequence[Symptom]) -> str:
 
 
 def stood_in_different_calls(symptoms: Sequence[Symptom]) -> bool:
-    """Whether all of them gave up or lost a peer together, said what they were in, and it was not the same.
+    """Whether all of them waited out their time, or lost a peer together with those, in calls that are not the same.
 
     A rank that came late fails later: it was in an earlier call by right.
     """
@@ -83,6 +83,7 @@ def stood_in_different_calls(symptoms: Sequence[Symptom]) -> bool:
     raised_ns = [symptom.error.raised_ns for symptom in symptoms if symptom.error is not None]
     is_together = not raised_ns or max(raised_ns) - min(raised_ns) <= _SAME_CASCADE_NS
     is_all = all(symptom.kind in ("timeout", "peer_lost") for symptom in symptoms)
+    is_together = is_together or all(symptom.kind == "timeout" for symptom in symptoms)
     return is_all and is_together and not silent and len(groups) > 1
 
 

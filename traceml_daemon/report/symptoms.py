@@ -147,7 +147,7 @@ def _symptom(attempt: AttemptFacts, end: RankEnd | None) -> Symptom | None:
     error = _first_error(attempt, end)
     if error is not None and error.type == _EXIT_TYPE:
         return _of_exit(attempt, end, error, exit_code=exit_code or attempt.exit_code)
-    if error is not None and (error.kind == "main" or exit_code != 0):
+    if error is not None and (error.kind != "thread" or exit_code != 0):
         return _of_error(attempt, error, exit_code=exit_code, signal=signal)
     common = replace(_blank(attempt, end), exit_code=exit_code, signal=signal)
     if signal is not None:
@@ -159,6 +159,12 @@ def _symptom(attempt: AttemptFacts, end: RankEnd | None) -> Symptom | None:
     if exit_code:
         return replace(common, kind="original", category="nonzero_exit", confidence="likely")
     return None if attempt.state == "finished" or exit_code == 0 else common
+
+
+def _is_reason(error: RankError, end: RankEnd | None) -> bool:
+    """What it was handling when a signal to end came is why it had left the others, unless it trained on meanwhile."""
+    is_sudden = end is not None and end.signal in _ENDING_SIGNALS and not end.is_marker_sent
+    return error.kind != "handled" or (is_sudden and end is not None and end.step == error.step)
 
 
 def _of_exit(attempt: AttemptFacts, end: RankEnd | None, error: RankError, *, exit_code: int | None) -> Symptom:
@@ -191,6 +197,7 @@ def _last_sign_ns(attempt: AttemptFacts) -> int | None:
 def _of_error(attempt: AttemptFacts, error: RankError, *, exit_code: int | None, signal: str | None) -> Symptom:
     said = of_error(error)
     is_vague = said.cause.category == "python_exception" and short_type(error) in _VAGUE_TYPES
+    is_vague = is_vague or error.kind == "handled"
     return Symptom(
         attempt=attempt,
         kind=said.kind,
@@ -233,7 +240,8 @@ def _first_error(attempt: AttemptFacts, end: RankEnd | None) -> RankError | None
     """Of main and thread error the earlier one, whoever brought the news."""
     known = [attempt.error, attempt.thread_error]
     known += [end.error, end.thread_error] if end is not None else []
-    return min((error for error in known if error is not None), key=lambda error: error.raised_ns, default=None)
+    errors = (error for error in known if error is not None and _is_reason(error, end))
+    return min(errors, key=lambda error: error.raised_ns, default=None)
 
 
 def _attribute_to_agent(symptom: Symptom, everyone: list[Symptom]) -> Symptom:

@@ -16,8 +16,6 @@ from traceml_client.protocol.manifest import TelemetryReason, TelemetryStatus, T
 MAX_FAILURE_LINES = 6
 PREFIX = "[TraceML]"
 
-DaemonEnd = Literal["finished", "died", "unresponsive", "unreachable", "disabled", "no_history"]
-"""How the daemon ended: as it should, or why it did not write the end of the run."""
 Tone = Literal["plain", "good", "bad"]
 
 
@@ -59,25 +57,6 @@ def training_status_of(training: TrainingEnd) -> TrainingStatus:
     if training.interrupted_by is not None:
         return "interrupted"
     return "completed" if training.signal is None and training.exit_code == 0 else "failed"
-
-
-_REASONS: dict[DaemonEnd, TelemetryReason] = {
-    "disabled": "disabled",
-    "no_history": "history_disabled",
-    "unreachable": "aggregator_unreachable",
-    "died": "aggregator_died",
-    "unresponsive": "aggregator_unresponsive",
-    "finished": "finalization_error",
-}
-
-
-def telemetry_after(daemon: DaemonEnd, *, has_report: bool) -> tuple[TelemetryStatus, TelemetryReason | None]:
-    """Telemetry's status where the daemon could not state it itself; `has_report`: one was made all the same."""
-    if daemon == "finished" and has_report:
-        return "complete", None
-    if daemon in ("disabled", "no_history", "unreachable"):
-        return "unavailable", _REASONS[daemon]
-    return "degraded" if has_report else "failed", _REASONS[daemon]
 
 
 def final_lines(

@@ -50,10 +50,14 @@ def run(config: LaunchConfig, *, torchrun_argv: Sequence[str] | None = None) -> 
         ConfigError: something that only this machine could tell is wrong; nothing was started, nothing is left.
     """
     _fill_standard_descriptors()
+    with ownership.claimed(config) as is_owner:
+        return _launch(config, is_owner, torchrun_argv)
+
+
+def _launch(config: LaunchConfig, is_owner: bool, torchrun_argv: Sequence[str] | None) -> int:
     me = LauncherIdentity.of_this_process()
-    claim = ownership.claim(config)
     folder = None
-    if claim.is_owner and not config.attach:
+    if is_owner and not config.attach:
         folder = run_folder.reserve(config, holder=me.holder, now_ns=me.started_ns)
     else:
         peer_folder.check_joinable(config, now_ns=me.started_ns)
@@ -62,7 +66,7 @@ def run(config: LaunchConfig, *, torchrun_argv: Sequence[str] | None = None) -> 
     assignment = Assignment(
         config=config,
         me=me,
-        is_owner=claim.is_owner,
+        is_owner=is_owner,
         folder=folder,
         token=config.token or offered or ("" if config.is_multi_node or config.attach else proof.new_token()),
         is_token_offered=bool(offered),
@@ -78,7 +82,6 @@ def run(config: LaunchConfig, *, torchrun_argv: Sequence[str] | None = None) -> 
         raise
     finally:
         warden.dismiss()
-        claim.close()
 
 
 async def _supervise(assignment: Assignment, torchrun_argv: Sequence[str] | None) -> int:
@@ -134,7 +137,7 @@ async def _opened(node: Node) -> AsyncIterator[HandoverServer]:
 def _start_telemetry(node: Node) -> None:
     config, folder = node.assignment.config, node.assignment.folder
     if config.is_disabled:
-        node.telemetry.disable()
+        node.telemetry.give_up("disabled")
     elif folder is not None:
         try:
             start = functools.partial(_start_daemon, node, folder)

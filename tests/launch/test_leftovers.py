@@ -39,7 +39,7 @@ def test_a_child_of_a_rank_is_asked_once_and_then_killed() -> None:
 def test_what_was_detached_may_finish_until_the_linger_time_is_over() -> None:
     left, upload = leftovers(linger_until_s=30.0), process(1, OWN_SESSION)
     assert left.found([upload], now_s=0.0) == []
-    assert not left.has_attached(now_s=0.0)
+    assert not left.has_any(now_s=0.0, is_attached=True)
     assert left.has_any(now_s=0.0)
     assert left.found([upload], now_s=29.9) == []
     assert signals(left.found([upload], now_s=30.0)) == {1: SIGTERM}
@@ -72,7 +72,7 @@ def test_a_process_that_outlives_sigkill_is_given_up() -> None:
     left, stuck = leftovers(), process(1, RANK_SESSION)
     left.found([stuck], now_s=0.0)
     left.found([stuck], now_s=TERM_TO_KILL_S)
-    assert left.has_attached(now_s=TERM_TO_KILL_S + GIVE_UP_S - 0.01)
-    assert not left.has_attached(now_s=TERM_TO_KILL_S + GIVE_UP_S)
+    assert left.has_any(now_s=TERM_TO_KILL_S + GIVE_UP_S - 0.01, is_attached=True)
+    assert not left.has_any(now_s=TERM_TO_KILL_S + GIVE_UP_S, is_attached=True)
     assert not left.has_any(now_s=TERM_TO_KILL_S + GIVE_UP_S)
     assert [each.ending for each in left.result()] == ["still_running"]

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from traceml_launch.outcome import (
-    DaemonEnd,
     FinalLine,
     TelemetryEnd,
     TrainingEnd,
     exit_code_of,
     final_lines,
     render,
-    telemetry_after,
     training_status_of,
 )
 
@@ -44,24 +42,6 @@ def test_code_status_and_sentence_of_every_end(training: TrainingEnd, code: int,
     assert exit_code_of(training) == code
     assert training_status_of(training) == status
     assert final_lines(training)[-1].text == f"[TraceML] {sentence}"
-
-
-@pytest.mark.parametrize(
-    ("daemon", "has_report", "expected"),
-    [
-        ("finished", True, ("complete", None)),
-        ("finished", False, ("failed", "finalization_error")),
-        ("died", True, ("degraded", "aggregator_died")),
-        ("died", False, ("failed", "aggregator_died")),
-        ("unresponsive", True, ("degraded", "aggregator_unresponsive")),
-        ("unresponsive", False, ("failed", "aggregator_unresponsive")),
-        ("unreachable", False, ("unavailable", "aggregator_unreachable")),
-        ("disabled", False, ("unavailable", "disabled")),
-        ("no_history", False, ("unavailable", "history_disabled")),
-    ],
-)
-def test_telemetry_where_the_daemon_could_not_say(daemon: DaemonEnd, has_report: bool, expected: Any) -> None:
-    assert telemetry_after(daemon, has_report=has_report) == expected
 
 
 def texts(lines: list[FinalLine]) -> list[str]:

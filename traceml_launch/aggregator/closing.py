@@ -13,9 +13,10 @@ from traceml_client.protocol.manifest import TelemetryReason, TelemetryStatus
 from traceml_client.protocol.node import NodeReport
 from traceml_launch.aggregator import own_daemon
 from traceml_launch.aggregator.manifest_writer import telemetry_of
+from traceml_launch.aggregator.telemetry import State
 from traceml_launch.folder import shared_token
 from traceml_launch.node import Node
-from traceml_launch.outcome import MAX_FAILURE_LINES, DaemonEnd, TelemetryEnd, TrainingEnd, telemetry_after
+from traceml_launch.outcome import MAX_FAILURE_LINES, TelemetryEnd, TrainingEnd
 from traceml_launch.waiting import unless
 
 OTHER_NODES_S: Final = 10.0
@@ -30,6 +31,18 @@ SUMMARY_TEXT: Final = "final_summary.txt"
 FAILURE_TEXT: Final = "failure_report.txt"
 
 _Telemetry = tuple[TelemetryStatus, TelemetryReason | None]
+
+UNSTATED: Final[dict[State, tuple[TelemetryStatus, TelemetryReason]]] = {
+    "finished": ("failed", "finalization_error"),
+    "late": ("failed", "finalize_timeout"),
+    "died": ("failed", "aggregator_died"),
+    "unresponsive": ("failed", "aggregator_unresponsive"),
+    "disabled": ("unavailable", "disabled"),
+    "unreachable": ("unavailable", "aggregator_unreachable"),
+    "starting": ("unavailable", "aggregator_unreachable"),
+    "serving": ("unavailable", "aggregator_unreachable"),
+}
+"""What the launcher says of telemetry where its daemon ended so and could not say it itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,18 +95,16 @@ async def _stated(node: Node, final: messages.RunFinalized | None, run_dir: Path
     """What the launcher has to say of telemetry in the daemon's place; null where the daemon said it itself."""
     state = node.telemetry.state
     if final is not None or state == "finished":
-        return None if telemetry_of(run_dir) is not None else telemetry_after("finished", has_report=False)
-    if state == "late":
-        return "failed", "finalize_timeout"
+        return None if telemetry_of(run_dir) is not None else UNSTATED["finished"]
     if state in ("died", "unresponsive"):
-        end: DaemonEnd = "died" if state == "died" else "unresponsive"
-        if await _report_offline(node, run_dir, end, ended_s):
+        if await _report_offline(node, run_dir, ended_s):
             return None
-        return telemetry_after(end if node.config.has_history else "no_history", has_report=False)
-    return telemetry_after("disabled" if state == "disabled" else "unreachable", has_report=False)
+        if not node.config.has_history:
+            return "unavailable", "history_disabled"
+    return UNSTATED[state]
 
 
-async def _report_offline(node: Node, run_dir: Path, end: DaemonEnd, ended_s: float) -> bool:
+async def _report_offline(node: Node, run_dir: Path, ended_s: float) -> bool:
     """Whether the reports were made without the daemon, and the manifest says so."""
     node.handing_in.keep_unstored()
     if node.manifest is not None:
@@ -102,7 +113,7 @@ async def _report_offline(node: Node, run_dir: Path, end: DaemonEnd, ended_s: fl
     is_made = await own_daemon.finalize_offline(
         run_dir,
         run_id=node.assignment.nonce,
-        reason="aggregator_died" if end == "died" else "aggregator_unresponsive",
+        reason=UNSTATED[node.telemetry.state][1],
         timeout_s=left_s,
         spared=node.spared,
     )

@@ -61,10 +61,6 @@ class Telemetry:
         """Of our own daemon, once it is reaped; negative for a signal."""
         return self._own.exit_code if self._own is not None else None
 
-    def disable(self) -> None:
-        """There is none, as the user wants it."""
-        self._give_up("disabled")
-
     def own(self, start: Start, *, host: str) -> None:
         """Start our own daemon, wait for its ready line, then keep it and a connection to it. Raises OSError."""
         self._own = KeptDaemon(start, on_problem=self._on_problem)
@@ -79,7 +75,7 @@ class Telemetry:
     def fail(self, why: str) -> None:
         """It cannot be had at all."""
         self._on_problem(f"training runs without telemetry: {why}")
-        self._give_up("unreachable")
+        self.give_up("unreachable")
 
     async def welcome(self, *, timeout_s: float) -> messages.Welcome | None:
         """The daemon's welcome; null if it takes longer or never comes. Raises Refused and ProtocolError."""
@@ -96,7 +92,7 @@ class Telemetry:
         if is_finalized:
             await unless(self.ended.wait(), timeout_s=EXIT_S)
         elif self.state == "serving":
-            self._give_up("late")
+            self.give_up("late")
         await self._own.end()
         if is_finalized:
             self.state = "finished"
@@ -121,7 +117,7 @@ class Telemetry:
             self.state = "finished"
         elif self.state == "serving":
             self._on_problem(f"the aggregator is given up (exit code {own.exit_code}); training goes on")
-            self._give_up(ending)
+            self.give_up(ending)
         self.ended.set()
 
     def _on_welcome(self, welcome: asyncio.Future[messages.Welcome]) -> None:
@@ -129,7 +125,8 @@ class Telemetry:
         if isinstance(error, (Refused, ProtocolError)):
             self._on_problem(f"training runs without telemetry of this launcher: {error}")
 
-    def _give_up(self, state: State) -> None:
+    def give_up(self, state: State) -> None:
+        """There is none, or none any more."""
         self.state = state
         self.started.set()
         if self._own is None or state == "unreachable":

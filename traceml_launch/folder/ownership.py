@@ -5,39 +5,26 @@ The claim is an abstract Unix socket named after the port: exclusive on this hos
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from traceml_launch.commandline.config import LaunchConfig
 
 
-@dataclass(slots=True)
-class Claim:
-    """Held until `close`; `is_owner` says whether it was won, or did not need to be."""
-
-    is_owner: bool
-    _socket: socket.socket | None = None
-
-    def close(self) -> None:
-        """Legal twice."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-
-def claim(config: LaunchConfig) -> Claim:
-    """Settle this launcher's role."""
-    if config.role != "contender":
-        return Claim(config.role == "owner")
-    if not is_local(config.aggregator_host):
-        return Claim(False)
-    holder = socket.socket(socket.AF_UNIX)
-    try:
-        holder.bind(f"\0traceml-owner-{config.aggregator_port}")
-    except OSError:
-        holder.close()
-        return Claim(False)
-    return Claim(True, holder)
+@contextlib.contextmanager
+def claimed(config: LaunchConfig) -> Iterator[bool]:
+    """Whether this launcher owns the run; its claim is held until the end of the block."""
+    if config.role != "contender" or not is_local(config.aggregator_host):
+        yield config.role == "owner"
+        return
+    with socket.socket(socket.AF_UNIX) as holder:
+        try:
+            holder.bind(f"\0traceml-owner-{config.aggregator_port}")
+            is_owner = True
+        except OSError:
+            is_owner = False
+        yield is_owner
 
 
 def is_local(host: str) -> bool:

@@ -68,16 +68,12 @@ class Leftovers:
                 due.append((leftover.stat, number))
         return due
 
-    def has_attached(self, *, now_s: float) -> bool:
-        """Whether something is there that may not linger, and that has not outlived SIGKILL."""
+    def has_any(self, *, now_s: float, is_attached: bool = False) -> bool:
+        """Whether it is worth while to look again: something (that may not linger) has not outlived SIGKILL."""
         return any(
-            each.is_there and not each.is_detached and not _is_given_up(each, now_s=now_s)
+            each.is_there and not (is_attached and each.is_detached) and not _is_given_up(each, now_s=now_s)
             for each in self._known.values()
         )
-
-    def has_any(self, *, now_s: float) -> bool:
-        """Whether it is worth while to look again: something is there that has not outlived SIGKILL."""
-        return any(each.is_there and not _is_given_up(each, now_s=now_s) for each in self._known.values())
 
     def result(self) -> tuple[ProcessLeft, ...]:
         """What was left and what became of it."""
@@ -130,7 +126,7 @@ class Reaping:
 
     async def _run(self) -> None:
         self._look()
-        while self._leftovers.has_attached(now_s=self._loop.time()):
+        while self._leftovers.has_any(now_s=self._loop.time(), is_attached=True):
             await asyncio.sleep(LOOK_AGAIN_S)
             self._look()
         await self._may_linger.wait()

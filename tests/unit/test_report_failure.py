@@ -448,7 +448,8 @@ def test_what_torchrun_says_is_compared() -> None:
     assert right is not None
     assert (wrong.report.torchrun.root_cause_rank, wrong.report.torchrun.agrees) == (0, False)
     assert right.report.torchrun.agrees is True
-    assert any("torchrun names rank 0" in line for line in failure_lines(wrong.report))
+    said = "torchrun names rank 0: the rank whose process it saw end first; rank 1 raised earlier"
+    assert said in failure_lines(wrong.report)
 
 
 def test_node_1_is_named_where_its_rank_failed_first() -> None:

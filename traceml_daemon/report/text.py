@@ -31,7 +31,8 @@ def failure_lines(report: FailureReport) -> tuple[str, ...]:
     if report.collateral:
         lines.append(f"Collateral: {collateral_text(report)}")
     if report.torchrun.agrees is False:
-        lines.append(f"torchrun names rank {report.torchrun.root_cause_rank}: {report.torchrun.why}")
+        why = (report.torchrun.why or "").removeprefix("torchrun names ")
+        lines.append(f"torchrun names rank {report.torchrun.root_cause_rank}: {why}")
     lines.append(f"Next: {report.next_step}")
     if report.command is not None:
         lines.append(f"  $ {report.command}")
@@ -222,9 +223,9 @@ def _resources(summary: FinalSummary) -> Iterator[str]:
         size = size_text(memory.peak_allocated_bytes)
         yield f"Device memory: peak {size} allocated on rank {memory.peak_allocated_rank}"
     if process.cpu_percent is not None:
-        yield f"CPU: {process.cpu_percent:.0f} % of a core over all ranks"
+        yield f"CPU: {process.cpu_percent:.0f}% of a core, all ranks together"
     if system.max_memory_used_share is not None:
-        yield f"Host memory: at most {system.max_memory_used_share:.0%} of a node's was used"
+        yield f"Host memory: at most {system.max_memory_used_share:.0%} of a node used"
 
 
 def size_text(num_bytes: float) -> str:

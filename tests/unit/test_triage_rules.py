@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.unit.test_triage_kinds import AGENT, OUT_OF_MEMORY, failed, read
+from traceml_daemon.commands.diagnosing import diagnose
 
 HEADER = "Traceback (most recent call last):\n"
 STOPPED = AGENT.replace("E0101", "W0101") + "Received 15 death signal, shutting down workers\n"
@@ -131,3 +133,62 @@ def test_a_scheduler_that_cleans_up_behind_a_failed_task_gives_no_reason(log: st
 def test_what_a_line_belongs_to(log: str, category: str, rank: int | None) -> None:
     verdict = read(log)
     assert (verdict.category, verdict.rank) == (category, rank)
+
+
+def steps(first: int, last: int) -> str:
+    return "".join(f"step {number} | loss 2.{number}\n" for number in range(first, last))
+
+
+BANNER = AGENT.replace("E0101", "W0101") + "Setting OMP_NUM_THREADS environment variable for each process to be 1\n"
+FAILED_AND_ENDED = failed(1, 1, 500) + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+CAUGHT = HEADER + '  File "/w/a.py", line 4, in f\n' + "FileNotFoundError: [Errno 2] No such file or directory: '/x'\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "category", "rank"),
+    [
+        (CAUGHT + steps(5, 9) + raised(3, "KeyError: 'x'") + failed(1, 3, 5001), "python_exception", 3),
+        (raised(0, "ConnectionError: metrics") + steps(5, 9) + raised(3, "torch.OutOfMemoryError: CUDA out of memory."),
+         "cuda_oom", 3),
+        (CAUGHT + steps(5, 9) + failed(-9, 3, 5001), "sigkill_unattributed", 3),
+        (CAUGHT + steps(5, 9) + "slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2026 DUE TO TIME LIMIT ***\n",
+         "preempted_or_cancelled", None),
+        (CAUGHT + steps(5, 7) + raised(3, "KeyError: 'x'") + failed(1, 3, 5001), "file_not_found", 3),
+        (raised(3, "KeyError: 'x'") + steps(5, 9) + raised(1, "ValueError: y") + failed(1, 3, 5001),
+         "python_exception", None),
+        (CAUGHT + steps(5, 9) + failed(1, 3, 5001), "file_not_found", 3),
+    ],
+)  # fmt: skip
+def test_an_error_behind_which_work_went_on_did_not_end_the_job(log: str, category: str, rank: int | None) -> None:
+    verdict = read("step 1 | loss 2.1\n" + log)
+    assert (verdict.category, verdict.rank) == (category, rank)
+
+
+@pytest.mark.parametrize(
+    ("log", "category", "rank"),
+    [
+        (BANNER + OUT_OF_MEMORY + FAILED_AND_ENDED + BANNER + raised(2, "KeyError: 'x'") + failed(1, 2, 600),
+         "python_exception", 2),
+        (BANNER + OUT_OF_MEMORY + FAILED_AND_ENDED + BANNER + steps(1, 9) + "Training complete\n", "ok", None),
+        ("slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2026-01-01T1:1:1 DUE TO JOB REQUEUE ***\n"
+         + BANNER + raised(2, "KeyError: 'x'") + failed(1, 2, 600), "python_exception", 2),
+        (BANNER + BANNER.replace("21000", "22000") + OUT_OF_MEMORY + failed(1, 1, 500), "cuda_oom", 1),
+        (BANNER + OUT_OF_MEMORY + FAILED_AND_ENDED + BANNER, "cuda_oom", 1),
+    ],
+)  # fmt: skip
+def test_a_launch_behind_the_end_of_a_job_begins_another_attempt(log: str, category: str, rank: int | None) -> None:
+    verdict = read(log)
+    assert (verdict.category, verdict.rank) == (category, rank)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [("rank_3.log", 3), ("stderr.rank3", 3), ("job-rank-3.err", 3), ("local_rank3.log", None), ("frank3.log", None)],
+)
+def test_a_file_that_is_named_after_a_rank_is_that_ranks(
+    name: str, rank: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(OUT_OF_MEMORY)
+    diagnose([str(tmp_path / name)], None, form="json", bundle=None)
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["category"], answer["initiating_rank"]) == ("cuda_oom", rank)

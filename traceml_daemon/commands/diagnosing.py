@@ -20,7 +20,7 @@ from traceml_client.protocol.manifest import encode_json, read_manifest
 from traceml_daemon.commands.redaction import Redactor
 from traceml_daemon.log_files.catalog import advice
 from traceml_daemon.log_files.contrasting import contrast_files
-from traceml_daemon.log_files.log_reading import CHUNK_BYTES, feed, large_screen, read_chunks, read_tail
+from traceml_daemon.log_files.log_reading import CHUNK_BYTES, feed, large_screen, rank_of_name, read_chunks, read_tail
 from traceml_daemon.report.form import Collateral, Evidence, FailureReport, TorchrunView
 from traceml_daemon.report.saved import read_failure
 from traceml_daemon.report.text import failure_text
@@ -188,7 +188,7 @@ def _read(name: str, index: int, seen: Observations) -> None:
         start = file.read(CHUNK_BYTES)
         _refuse_binary("standard input" if name == STDIN else name, start)
         screen = large_screen(1 << 30) if len(start) == CHUNK_BYTES else None
-        feed(chain([start], read_chunks(file)), index, seen, screen=screen)
+        feed(chain([start], read_chunks(file)), index, seen, screen=screen, rank=rank_of_name(name))
 
 
 def _refuse_binary(name: str, start: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -11,7 +10,7 @@ import msgspec
 
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.manifest import read_manifest
-from traceml_daemon.log_files.log_reading import large_screen, read_chunks
+from traceml_daemon.log_files.log_reading import large_screen, rank_of_name, read_chunks
 from traceml_daemon.log_files.sign_files import load_book
 from traceml_daemon.report.form import Evidence, FailureReport
 from traceml_daemon.report.saved import read_node_reports
@@ -21,7 +20,6 @@ from traceml_daemon.triage.contrast import WORDS, Contrast, Odd, StreamReader
 _MAX_BYTES: Final = 64 << 20
 """Of all streams together: a second of reading. With more nothing is compared."""
 _MAX_ITEMS: Final = 3
-_RANK_STREAM: Final = re.compile(r"(?:^|/)rank_(\d+)/attempt_\d+/std(?:err|out)\.log$")
 
 
 def contrast_run(report: FailureReport, run_dir: Path) -> FailureReport:
@@ -48,8 +46,7 @@ def contrast_files(
         return report
     contrast, returns = Contrast(large_screen(_num_bytes([*paths, *good_paths]), WORDS)), {}
     for file, path in enumerate(paths):
-        found = _RANK_STREAM.search(path.as_posix())
-        reader = contrast.reader(file, int(found[1]) if found else None)
+        reader = contrast.reader(file, rank_of_name(path.as_posix()))
         _feed(reader, path)
         returns[file] = reader.first_return
     if good_paths and _num_bytes(good_paths) <= _MAX_BYTES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,6 +16,10 @@ _TAIL_BYTES: Final = 256 << 10
 _TAIL_LINES: Final = 400
 """What a person still reads of a stream in a ticket; long lines must not fill it alone."""
 CHUNK_BYTES: Final = 1 << 20
+_RANK_STREAM: Final = re.compile(r"(?:^|/)rank_(\d+)/attempt_\d+/std(?:err|out)\.log$")
+_RANK_NAME: Final = re.compile(
+    r"(?i)(?:^|/)(?![^/]*(?:local|node|group))(?:[^/]*[^a-z/])?rank[-_. =]?(\d{1,6})(?!\d)[^/]*$"
+)
 _LARGE_BYTES: Final = 4 << 20
 """From here on numpy's import pays."""
 
@@ -25,8 +30,16 @@ def read_file(path: Path, index: int, seen: Observations) -> None:
         feed(read_chunks(file), index, seen, screen=large_screen(path.stat().st_size))
 
 
-def feed(chunks: Iterator[bytes], index: int, seen: Observations, *, screen: Screen | None) -> None:
-    reader = LogReader(index, load_book(), seen, screen=screen)
+def rank_of_name(name: str) -> int | None:
+    """`rank_3.log`, `stderr.rank3`, a stream of a run: the rank that is the only author of a file by its name."""
+    found = _RANK_STREAM.search(name) or _RANK_NAME.search(name)
+    return int(found[1]) if found is not None else None
+
+
+def feed(
+    chunks: Iterator[bytes], index: int, seen: Observations, *, screen: Screen | None, rank: int | None = None
+) -> None:
+    reader = LogReader(index, load_book(), seen, screen=screen, rank=rank)
     for chunk in chunks:
         reader.feed(chunk)
     reader.finish()

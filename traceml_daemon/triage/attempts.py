@@ -23,14 +23,21 @@ def _boundaries(seen: Observations) -> dict[int, list[int]]:
     found: dict[int, list[int]] = defaultdict(list)
     for place in seen.restarts:
         found[place.file].append(place.line)
-    failures: dict[tuple[int, int], list[int]] = defaultdict(list)
+    failures: dict[tuple[int, int | None], list[int]] = defaultdict(list)
     for one in seen.exits:
         file, agent_pid, _, _ = one.agent
-        if one.source == "agent" and agent_pid is not None:
+        if one.source == "agent" and (agent_pid is not None or _has_one_agent(seen, file)):
             failures[file, agent_pid].append(one.place.line)
     for (file, _), lines in failures.items():
         found[file] += lines[:-1]
     return found
+
+
+def _has_one_agent(seen: Observations, file: int) -> bool:
+    """Where torchrun's lines do not say which process wrote them."""
+    exits = [one for one in seen.exits if one.place.file == file]
+    tasks = {one.agent[2] for one in exits}
+    return len(tasks) == 1 and sum(one.source == "table" and one.is_root for one in exits) == 1
 
 
 def _has_errors_after(seen: Observations, file: int, line: int) -> bool:
@@ -44,6 +51,6 @@ def _forget(seen: Observations, file: int, line: int) -> None:
 
     seen.raised = [one for one in seen.raised if is_kept(one.place)]
     seen.exits = [one for one in seen.exits if is_kept(one.place)]
-    seen.hits = [one for one in seen.hits if is_kept(one.place) or one.is_record]
+    seen.hits = [one for one in seen.hits if is_kept(one.place)]
     seen.signals = [one for one in seen.signals if is_kept(one.place)]
     seen.watchdogs = [one for one in seen.watchdogs if is_kept(one.place)]

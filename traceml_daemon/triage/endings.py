@@ -17,7 +17,7 @@ _PROGRESS: Final = re.compile(
     r"(?i)\b(?:step|epoch|iter(?:ation)?|batch|loss|train(?:ing)?)\b.*\d|\d+/\d+ \[|\b(?:finished|completed?)\b"
     r"|\b(?:saved|done)\b"
 )
-_STEP: Final = re.compile(r"(?i)\b(?:steps?|epochs?|iter(?:ation)?s?|batch|loss)\b.{0,40}\d|\d+/\d+ \[|\b\d+%\|")
+STEP: Final = re.compile(r"(?i)\b(?:steps?|epochs?|iter(?:ation)?s?|batch|loss)\b.{0,40}\d|\d+/\d+ \[|\b\d+%\|")
 _SURE: Final = re.compile(
     r"(?i)\bexit(?:ed|s|ing)?(?: with)?[ _]?(?:code|status)?[\"']?\s*[:= ]\s*0(?![\d.])|\breturned 0$"
     r"|\bexits successfully|\bcode=exited, status=0"
@@ -48,7 +48,7 @@ def good_end(file: int, number: int, tail: bytes) -> Iterator[GoodEnd]:
     found: GoodEnd | None = None
     for line, text in _lines(number, tail):
         if found is not None:
-            if _STEP.search(text):
+            if STEP.search(text):
                 yield GoodEnd(found.place, found.is_sure, line)
                 return
             continue

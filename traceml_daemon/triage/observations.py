@@ -58,6 +58,8 @@ class Raised:
     is_in_table: bool = False
     """Read from torchrun's table, which had it from the rank's error file; `label_rank` is certain then."""
     hits: list[Hit] = field(default_factory=list)
+    went_on_at: int = 0
+    """The line up to which some steps were done after it; 0: none were seen."""
     attempt: int = 0
     earlier: Raised | None = None
     """The exception that this one was raised from, or while handling."""

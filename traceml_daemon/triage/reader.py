@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from traceml_daemon.triage import torchrun_lines
+from traceml_daemon.triage.aftermath import Aftermath
 from traceml_daemon.triage.endings import SUSPECT, good_end, last_progress
 from traceml_daemon.triage.foreign import ForeignPrefixes
-from traceml_daemon.triage.lines import MAX_PIECE_BYTES, Line, Pieces, attribute
+from traceml_daemon.triage.lines import MAX_PIECE_BYTES, Line, Pieces, Speaker, attribute
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised, Watchdog
 from traceml_daemon.triage.signs import Sign, SignBook
 from traceml_daemon.triage.tables import Table
@@ -53,14 +55,19 @@ Screen = Callable[[bytes], Iterator[int]]
 class LogReader:
     """Feed it the bytes of one file; it adds to the observations of all files."""
 
-    def __init__(self, file: int, book: SignBook, seen: Observations, *, screen: Screen | None = None) -> None:
+    def __init__(
+        self, file: int, book: SignBook, seen: Observations, *, screen: Screen | None = None, rank: int | None = None
+    ) -> None:
+        """`rank`: the only one that writes into this file, where that is known."""
         self._file, self._book, self._seen, self._screen = file, book, seen, screen
         self._words = wanted_words(book)
         self._pieces = Pieces()
         self._foreign = ForeignPrefixes()
+        self._author = Speaker(rank) if rank is not None else None
         self._tracebacks = Tracebacks(file)
         self._table = Table()
         self._launchers = TorchrunLines(seen)
+        self._aftermath = Aftermath()
         self._alike: Counter[tuple[object, ...]] = Counter()
         self._speakers: set[object] = set()
         self._dull: set[bytes] = set()
@@ -110,7 +117,7 @@ class LogReader:
 
     @property
     def _is_open(self) -> bool:
-        return self._tracebacks.is_open or self._table.is_open
+        return self._tracebacks.is_open or self._table.is_open or self._aftermath.is_open
 
     def _remember(self, block: bytes, start: int) -> None:
         """The line before the one that starts there; in the block before, if this one starts here."""
@@ -150,8 +157,12 @@ class LogReader:
     def _look(self, number: int, piece: bytes) -> bool:
         """Read one line closely; whether anything came of it."""
         line = attribute(number, piece, self._foreign)
+        if self._author is not None and line.speaker.rank is None and not line.is_agents:
+            line = replace(line, speaker=self._author)
         if line.speaker.rank is not None or line.speaker.task is not None:
             self._speakers.add((line.speaker.rank, line.speaker.task))
+        if self._aftermath.is_open:
+            self._aftermath.take(line)
         place = Place(self._file, number, quote_of(line))
         if self._table.accepts(line):
             one = self._table.take(line, place)
@@ -211,6 +222,7 @@ class LogReader:
         if self._alike[key] > limit or len(self._seen.raised) >= _MAX_RAISED:
             return False
         self._seen.raised.append(raised)
+        self._aftermath.begin(raised)
         return True
 
     def _watchdog(self, line: Line, place: Place) -> bool:

@@ -25,6 +25,7 @@ LITERALS: Final = (
     "no_other_failures", "root cause", "rank      :", "rank: ", "world_size=", "num_local_procs", "failures:",
     "child process", "exit code", "exit status", "exit_code", "exited with", "killed", "exited on signal", ": line ",
     "killing subprocess", "exit code:", "srun: error:", "stopping worker group", "rank       :", "num_processes",
+    "omp_num_threads environment", "starting elastic_operator",
 )  # fmt: skip
 """Words of which at least one stands in every line that this module reads, in lower case."""
 
@@ -62,6 +63,10 @@ _WORLD: Final = re.compile(
 
 _WRAPPER: Final = re.compile(r"ChildFailedError|CHILD PROCESS FAILED WITH NO ERROR_FILE|ProcessRaisedException")
 _RESTART: Final = re.compile(r"will restart worker group|Stopping worker group|Rendezvous'ing worker group")
+
+_LAUNCH: Final = re.compile(
+    r"Setting OMP_NUM_THREADS environment variable for each process|Starting elastic_operator with"
+)
 
 
 class TorchrunLines:
@@ -170,7 +175,16 @@ class TorchrunLines:
         if _WRAPPER.search(line.text):
             self._seen.wrappers.append(place)
             return True
+        if _LAUNCH.search(line.text) and self._has_ended(place.file):
+            self._seen.restarts.append(place)
         return False
+
+    def _has_ended(self, file: int) -> bool:
+        """Whether a job in this file is over: what a launcher says of its start begins another attempt."""
+        seen = self._seen
+        ended = [*seen.wrappers, *(one.place for one in seen.exits), *(one.place for one in seen.signals)]
+        ended += [hit.place for hit in seen.hits if hit.is_record]
+        return any(place.file == file for place in ended)
 
     def _world(self, line: Line, place: Place) -> bool:
         for found in _WORLD.finditer(line.text):

@@ -31,8 +31,11 @@ _IN_THREAD: Final = "Exception in thread "
 _LABEL: Final = re.compile(r"(?i)(?:\b(?:global[_ ])?rank[\s:=#]*|^-- process )(\d{1,5})\b")
 _RELAYED: Final = re.compile(r"last\): \(RANK (\d{1,6})\)$")
 """How checkpoints of many ranks tell each of them what failed on another one."""
-_SETTING: Final = re.compile(r"[=*#-]{3,}|[\w.]+: (?:[\w./+-]+|\[.*\])$")
-"""What a job prints of its configuration does not go on with a message."""
+_OVER: Final = re.compile(
+    r"[=*#-]{3,}|[\w.]+: (?:[\w./+-]+|\[.*\])$|(?i:step|epoch|iter(?:ation)?)\b.{0,3}\d"
+    r"|(?:slurmstepd|srun|kernel|systemd)\b.*: "
+)
+"""What a job prints of its configuration or its progress, or what others say of it, does not go on with a message."""
 _MAX_FRAMES: Final = 100
 _MAX_FOREIGN: Final = 200
 _MAX_TAIL: Final = 14
@@ -193,13 +196,17 @@ class Tracebacks:
             state.is_chained, state.tail, state.previous = True, _MAX_TAIL, ""
             return None
         kind = kind_of(stripped, has_frames=False)
-        if line.is_agents or (kind is not None and not state.is_chained and line.text[:1] not in (" ", "\t")):
+        if (
+            line.is_agents
+            or _OVER.match(stripped)
+            or (kind is not None and not state.is_chained and line.text[:1] not in (" ", "\t"))
+        ):
             state.tail = 0
             return self._outside(state, line, stripped, quote) if not line.is_agents else None
         state.tail -= 1
         state.previous = stripped
         last = state.last
-        if last is None or not stripped or state.is_chained or _SETTING.match(stripped):
+        if last is None or not stripped or state.is_chained:
             return None
         if len(last.message) < _MAX_MESSAGE:
             last.message += "\n" + stripped

@@ -10,6 +10,7 @@ from traceml_daemon.triage.causes import Cause, causes_of, is_consequence
 from traceml_daemon.triage.ends import End, collect_ends, first_end, is_multinode, signal_of
 from traceml_daemon.triage.observations import Observations, Place
 from traceml_daemon.triage.ranks import conclude_ranks
+from traceml_daemon.triage.survived import without_survived
 
 Confidence = Literal["confirmed", "likely", "unknown"]
 
@@ -60,6 +61,7 @@ class Findings:
         self.ends = collect_ends(seen)
         self.causes = causes_of(seen)
         conclude_ranks(self.causes, self.ends, seen)
+        self.causes = without_survived(self.causes, self.ends)
 
     def unexplained_ends(self) -> list[End]:
         """Of ranks that did not tell themselves that they are consequences, and that torchrun did not end."""

@@ -32,8 +32,10 @@ def entry_lines(entry: CatalogEntry, width: int) -> Iterator[Line]:
     yield from _section("Symptoms", _items(entry.symptoms, width))
     yield from _section("Cause", _prose(entry.cause, width))
     yield from _section("Why the obvious reading is wrong", _prose(entry.naive_reading, width))
-    yield from _section("Verify the fix", _verification(entry))
-    yield from _section("Where the cause is not certain, this settles it", _facts(entry, width))
+    checks = [entry.verify_command, *(["traceml verify RUN"] if entry.verify is not None else [])]
+    yield from _section("Verify the fix", map(_command, checks))
+    facts = (line for fact in entry.missing for line in (*_items([fact.fact], width), _command(fact.command)))
+    yield from _section("Where the cause is not certain, this settles it", facts)
     yield from _section("Prevention", _prose(entry.prevention, width))
     yield from _section("Example", [Line(f"  {line}", "muted") for line in entry.example.splitlines()])
     yield from _section("Line to alert on", [Line(f"  {entry.alert_line}", "muted")])
@@ -73,18 +75,6 @@ def _section(heading: str, lines: Iterable[Line]) -> Iterator[Line]:
     yield Line("")
     yield Line(heading, "heading")
     yield from lines
-
-
-def _verification(entry: CatalogEntry) -> Iterator[Line]:
-    yield _command(entry.verify_command)
-    if entry.verify is not None:
-        yield _command("traceml verify RUN")
-
-
-def _facts(entry: CatalogEntry, width: int) -> Iterator[Line]:
-    for fact in entry.missing:
-        yield from _items([fact.fact], width)
-        yield _command(fact.command)
 
 
 def _command(command: str) -> Line:

@@ -26,7 +26,8 @@ _USED_UP: Final = 0.9
 
 def memory_limit(case: Case) -> CheckResult:
     """The smaller of machine and control group, now and in the failed run."""
-    now = min([*_cgroup_limits("memory.max"), psutil.virtual_memory().total])
+    groups = (_number(folder / "memory.max") for folder in _cgroups())
+    now = min([*(limit for limit in groups if limit is not None), psutil.virtual_memory().total])
     then, used = _memory_limit_then(case), _memory_used(case)
     if then is None:
         return not_checkable(f"the run recorded no memory limit to compare with; here it is {size_text(now)}")
@@ -94,11 +95,8 @@ def _process_room() -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def _threads_of(user: int) -> int:
-    count = 0
-    for each in psutil.process_iter(["uids", "num_threads"]):
-        if each.info["uids"] is not None and each.info["uids"].real == user:
-            count += each.info["num_threads"] or 1
-    return count
+    found = (each.info for each in psutil.process_iter(["uids", "num_threads"]))
+    return sum(each["num_threads"] or 1 for each in found if each["uids"] is not None and each["uids"].real == user)
 
 
 def _memory_limit_then(case: Case) -> int | None:
@@ -129,21 +127,12 @@ def _system(case: Case) -> NodeSystem | None:
     return next((each for each in case.summary.system.by_node if each.node_rank == index), None)
 
 
-def _cgroup_limits(name: str) -> list[int]:
-    return [limit for limit in (_number(folder / name) for folder in _cgroups()) if limit is not None]
-
-
 def _cgroups() -> Iterator[Path]:
     """Our own control group and those it lies in (version 2)."""
-    own = ""
-    for line in _text(Path("/proc/self/cgroup")).splitlines():
-        if line.startswith("0::"):
-            own = line[3:].strip("/")
+    lines = _text(Path("/proc/self/cgroup")).splitlines()
+    own = next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
     folder = _CGROUP_ROOT / own
-    while folder != _CGROUP_ROOT:
-        yield folder
-        folder = folder.parent
-    yield _CGROUP_ROOT
+    yield from (folder, *(parent for parent in folder.parents if parent.is_relative_to(_CGROUP_ROOT)))
 
 
 def _number(path: Path) -> int | None:

@@ -16,22 +16,10 @@ from importlib.machinery import EXTENSION_SUFFIXES, SourceFileLoader, Sourceless
 from types import ModuleType, TracebackType
 from typing import NoReturn, Protocol
 
-_STARTUP_MODULES = frozenset(
-    (
-        "__main__",
-        "abc",
-        "codecs",
-        "encodings",
-        "genericpath",
-        "io",
-        "os",
-        "posixpath",
-        "runpy",
-        "site",
-        "stat",
-        "zipimport",
-    )
-)
+_STARTUP_MODULES = {
+    "__main__", "abc", "codecs", "encodings", "genericpath", "io", "os", "posixpath", "runpy", "site", "stat",
+    "zipimport",
+}  # fmt: skip
 """Imported by Python itself before any script, and so never the script's own file of that name."""
 _OURS = "traceml_client"
 

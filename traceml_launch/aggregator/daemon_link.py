@@ -25,6 +25,7 @@ PING_S: Final = 1.0
 SILENT_PINGS: Final = 10
 """Unanswered pings that make a daemon unresponsive. Counted, not timed: a launcher that was stopped blames nobody."""
 CONNECT_TIMEOUT_S: Final = 5.0
+FIRST_BACKOFF_S: Final = 0.05
 MAX_BACKOFF_S: Final = 0.25
 """A refused connect on a local network costs nothing, and ranks are let in only after their launcher."""
 _READ_BYTES: Final = 64 * 1024
@@ -123,22 +124,19 @@ class DaemonLink:
             future.cancel()
 
     async def _stay_connected(self) -> None:
-        backoff_s = 0.05
+        backoff_s = FIRST_BACKOFF_S
         while True:
             try:
                 await self._converse()
-                backoff_s = 0.05
             except (Refused, VersionMismatch, TlsFailed) as error:
                 if not self.welcome.done():
                     self.welcome.set_exception(error)
                 return
-            except (OSError, ProtocolError, TimeoutError, asyncio.IncompleteReadError):
+            except (OSError, ProtocolError, TimeoutError):
                 pass
-            if self.welcome.done() and self.connected.is_set():
-                backoff_s = 0.05
+            backoff_s = FIRST_BACKOFF_S if self.connected.is_set() else min(MAX_BACKOFF_S, backoff_s * 2)
             self.connected.clear()
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
-            backoff_s = min(MAX_BACKOFF_S, backoff_s * 2)
 
     async def _converse(self) -> None:
         """One connection, from the challenge to its end."""

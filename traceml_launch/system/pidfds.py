@@ -6,13 +6,14 @@ Only Linux. Nothing here ever waits for a process that is not named.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import os
 import select
 import signal
 import struct
 from typing import Final
+
+from traceml_launch.waiting import unless
 
 # struct pidfd_info of linux/pidfd.h: u64 mask, u64 cgroupid, eleven u32, s32 exit_code, then newer fields.
 _INFO: Final = struct.Struct("<QQ11Ii8x")
@@ -81,24 +82,15 @@ async def wait_gone(pidfd: int, *, timeout_s: float | None = None) -> bool:
     """Wait until it has ended; False if that took longer than `timeout_s`."""
     if is_gone(pidfd):
         return True
-    loop = asyncio.get_running_loop()
-    gone: asyncio.Future[None] = loop.create_future()
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
     # A descriptor of its own: two tasks may wait for the same process, and a loop has one reader for a descriptor.
     own_fd = os.dup(pidfd)
-    loop.add_reader(own_fd, _settle, gone)
+    loop.add_reader(own_fd, gone.set)
     try:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await gone
-        return gone.done() and not gone.cancelled()
+        return bool(await unless(gone.wait(), timeout_s=timeout_s))
     finally:
         loop.remove_reader(own_fd)
         os.close(own_fd)
-
-
-def _settle(gone: asyncio.Future[None]) -> None:
-    if not gone.done():
-        gone.set_result(None)
 
 
 def split_status(status: int) -> tuple[int | None, str | None]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.torchrun import clean_environment
+from tests.harness.torchrun import clean_environment, start
 from tests.launch.launcher import REPOSITORY, child_pid, launch, launcher_argv, run_folder, workers
 
 HANDLES_TERM = """
@@ -132,6 +132,21 @@ def test_a_signal_is_passed_on_once_and_the_run_is_interrupted(tmp_path: Path, n
     assert b"rank 0 saves\n" in finished.stdout
     assert folder.manifest()["status"] == "interrupted"
     assert folder.node()["interrupted_by"] == number
+
+
+@pytest.mark.parametrize(("number", "is_heard"), [("INT", True), ("QUIT", True), ("HUP", False)])
+def test_a_job_script_interrupts_what_it_started_in_the_background(tmp_path: Path, number: str, is_heard: bool) -> None:
+    """`&` and `nohup` have a child ignore signals; only of a hang-up that is meant to last."""
+    argv = launcher_argv(tmp_path, *workers(1, HANDLES_TERM))
+    script = ["sh", "-c", f'trap "" {number}; exec "$@"', "sh", *argv]
+    with start(script, cwd=tmp_path, environ={"PYTHONPATH": str(REPOSITORY)}) as command:
+        command.wait_for_output("ready 0")
+        command.signal(command.process.pid, signal.Signals[f"SIG{number}"])
+        if not is_heard:
+            command.signal(command.process.pid, signal.SIGTERM)
+        expected = signal.Signals[f"SIG{number}"] if is_heard else signal.SIGTERM
+        assert command.finish().exit_code == 128 + expected
+    assert run_folder(tmp_path).manifest()["status"] == "interrupted"
 
 
 def test_a_signal_to_torchrun_itself_is_a_failure_of_training(tmp_path: Path) -> None:

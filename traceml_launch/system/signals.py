@@ -12,7 +12,11 @@ STOPPING: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
 class SignalDesk:
-    """Calls back from the loop. A signal that was ignored when we started stays ignored (`nohup`, a shell's `&`)."""
+    """Calls back from the loop.
+
+    A hang-up that was ignored when we started stays ignored: that is what `nohup` is for. The others are heard all the
+    same, as torchrun hears them: a job script starts its training with `&`, which ignores SIGINT, and sends it later.
+    """
 
     def __init__(self, *, on_stop: Callable[[signal.Signals, bool], None], on_suspend: Callable[[bool], None]) -> None:
         """Install the handlers; from the main thread.
@@ -25,7 +29,8 @@ class SignalDesk:
         self._on_stop = on_stop
         self._on_suspend = on_suspend
         self._warden_fd = -1
-        self._installed = [each for each in STOPPING if signal.getsignal(each) != signal.SIG_IGN]
+        is_nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        self._installed = [each for each in STOPPING if each != signal.SIGHUP or not is_nohup]
         for number in self._installed:
             self._loop.add_signal_handler(number, on_stop, number, False)
         if signal.getsignal(signal.SIGTSTP) != signal.SIG_IGN:

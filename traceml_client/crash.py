@@ -149,7 +149,6 @@ class ErrorRecorder:
         """As they were raised, at most one of each kind."""
         self._handled_id: int | None = None
         """Of what the main thread was handling at the last look. Not the exception: it holds frames and tensors."""
-        self._is_handled_kept = False
 
     def has(self, kind: ErrorKind) -> bool:
         return any(error.kind == kind for error in self.errors)
@@ -176,7 +175,7 @@ class ErrorRecorder:
             self._write_for_people()
 
     def note_handled(self) -> None:
-        """Keep what the main thread has been handling since the last call: it may be ended before it says so.
+        """Keep what the main thread is handling, until it is done with it: it may be ended before it says so.
 
         To be called at times from another thread. What is raised in the end takes its place.
         """
@@ -184,11 +183,10 @@ class ErrorRecorder:
             return
         active: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
         error = active[1] if isinstance(active, tuple) else active  # until Python 3.11 a tuple
-        if error is None or id(error) != self._handled_id:
+        if error is None:
             self.forget_handled()
-            self._handled_id = None if error is None else id(error)
-        elif not self._is_handled_kept:
-            self._is_handled_kept = True
+        elif id(error) != self._handled_id:
+            self._handled_id = id(error)
             self._write(self._describe(error, "handled"), ring.MAIN_ERROR)
         for raised in self.errors:  # meanwhile, in the main thread
             if raised.kind == "main":
@@ -196,9 +194,9 @@ class ErrorRecorder:
 
     def forget_handled(self) -> None:
         """It went on, or came to its orderly end."""
-        if self._is_handled_kept and not self.has("main"):
+        if self._handled_id is not None and not self.has("main"):
             self._recorder.write_text(ring.MAIN_ERROR, b"")
-        self._is_handled_kept = False
+        self._handled_id = None
 
     def _record(self, error: BaseException, kind: ErrorKind, area: int) -> RankError:
         described = self._describe(error, kind)

@@ -175,7 +175,6 @@ def test_what_the_main_thread_goes_on_handling_is_kept_until_it_is_done() -> Non
     try:
         raise ValueError("shard 7")
     except ValueError:
-        assert look() is None, "handled at once, as far as anybody knows"
         kept = look()
         assert kept is not None
         assert (kept.kind, kept.type, kept.message) == ("handled", "ValueError", "shard 7")
@@ -192,10 +191,9 @@ def test_what_was_handled_and_done_is_forgotten() -> None:
         try:
             raise ValueError("shard 7")
         except ValueError:
-            for _ in range(2):
-                other = threading.Thread(target=errors.note_handled)
-                other.start()
-                other.join()
+            other = threading.Thread(target=errors.note_handled)
+            other.start()
+            other.join()
             assert recorder.reader.error(ring.MAIN_ERROR) is not None
         errors.note_handled()
         assert recorder.reader.error(ring.MAIN_ERROR) is None

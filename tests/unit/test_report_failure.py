@@ -286,6 +286,14 @@ ROWS = [
         {0: "peer_lost"},
     ),
     Row(
+        "a rank that handled the end of its loader when another one raised",
+        [raised(0, at_ms=1500.0), Rank(rank=1, error=handled(at_ms=1000.0), signal="SIGTERM", state="lost")],
+        "python_exception",
+        0,
+        "confirmed",
+        {1: "sigterm_by_agent"},
+    ),
+    Row(
         "a rank that handled an error, trained on, and was ended for another one",
         [raised(0, at_ms=1500.0), Rank(rank=1, error=handled(at_ms=1.0, step=3), signal="SIGTERM", state="lost")],
         "python_exception",

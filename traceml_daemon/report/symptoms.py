@@ -85,6 +85,10 @@ class Symptom:
         return self.attempt.place.rank
 
     @property
+    def is_handled(self) -> bool:
+        return self.error is not None and self.error.kind == "handled"
+
+    @property
     def source(self) -> Source | None:
         """The line of the user's own code at which it failed, or waited."""
         known = self.error or self.left_by
@@ -101,6 +105,8 @@ def find_symptoms(
         symptom = _symptom(attempt, ends.get(attempt.incarnation))
         if symptom is not None:
             found.append(_with_reading(symptom, readings.get(attempt.incarnation)))
+    if any(symptom.kind == "original" and not symptom.is_handled for symptom in found):
+        found = [_without_handled(symptom) for symptom in found]
     return tuple(_attribute_to_agent(symptom, found) for symptom in found)
 
 
@@ -159,6 +165,13 @@ def _symptom(attempt: AttemptFacts, end: RankEnd | None) -> Symptom | None:
     if exit_code:
         return replace(common, kind="original", category="nonzero_exit", confidence="likely")
     return None if attempt.state == "finished" or exit_code == 0 else common
+
+
+def _without_handled(symptom: Symptom) -> Symptom:
+    """Where another rank failed for certain, this one may have handled its exception well: the end of a loader."""
+    if not symptom.is_handled:
+        return symptom
+    return replace(symptom, kind="terminated", category="sigterm_unattributed", confidence="unknown", error=None)
 
 
 def _is_reason(error: RankError, end: RankEnd | None) -> bool:

@@ -26,6 +26,8 @@ from traceml_client.recorder import Recorder
 
 _STDERR = 2
 
+_DWELL_S = 0.02
+"""A main thread that handles an exception for longer does more than to look for something else."""
 _MAX_MESSAGE = 2_000
 _MAX_TRACEBACK = 64 * 1024
 """In the files. The ring holds less, see `fit`."""
@@ -181,11 +183,13 @@ class ErrorRecorder:
         """
         if self.has("main"):
             return
-        active: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
-        error = active[1] if isinstance(active, tuple) else active  # until Python 3.11 a tuple
+        error = _handled_by_main()
         if error is None:
             self.forget_handled()
         elif id(error) != self._handled_id:
+            time.sleep(_DWELL_S)
+            if _handled_by_main() is not error:
+                return
             self._handled_id = id(error)
             self._write(self._describe(error, "handled"), ring.MAIN_ERROR)
         for raised in self.errors:  # meanwhile, in the main thread
@@ -216,6 +220,12 @@ class ErrorRecorder:
     def _write_for_people(self) -> None:
         if self._rank_dir:
             write_for_people(self._rank_dir, self.errors, self._error_file if self.has("main") else None)
+
+
+def _handled_by_main() -> BaseException | None:
+    active: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
+    error = active[1] if isinstance(active, tuple) else active  # until Python 3.11 a tuple
+    return error if isinstance(error, BaseException) else None
 
 
 def chain_thread_hook(record: Callable[[BaseException], None]) -> None:

@@ -227,7 +227,7 @@ ROWS = [
         1,
         "unknown",
         {0: "peer_lost"},
-        reports=[node_report([lost_peer(0, at_ms=999.0), killed(1, "SIGTERM", died_ms=1000.0)], root_cause_rank=1)],
+        reports=[node_report([lost_peer(0, at_ms=999.0), killed(1, "SIGTERM", died_ms=1000.0)], root_cause_rank=0)],
     ),
     Row(
         "one rank left the group in a `finally` that takes its time: torchrun ended it for the peers that lost it",

@@ -200,7 +200,9 @@ def _blame_ended(symptoms: Sequence[Symptom], reports: Sequence[NodeReport]) -> 
     ended = [symptom for symptom in symptoms if symptom.kind == "terminated"]
     if not ended:
         return None
-    first = next((symptom for symptom in ended if _is_first_of_torchruns(symptom, reports)), None)
+    named = {rank for report in reports if (rank := report.torchrun_root_cause_rank) is not None}
+    candidates = ended if len(ended) < len(symptoms) else [symptom for symptom in ended if symptom.rank in named]
+    first = next((symptom for symptom in candidates if _was_first_of_its_node(symptom, reports)), None)
     if first is None and len(ended) < len(symptoms):
         first = first_of([s for s in symptoms if s.kind in ("terminated", "peer_lost")], lead_ns=_AGENT_POLL_NS)
     if first is not None and first in ended and len(symptoms) > 1 and not first.is_by_launcher:
@@ -229,15 +231,16 @@ def _blame_closer(symptoms: Sequence[Symptom]) -> Blame | None:
     return Blame("insufficient_evidence", "unknown", headline, silent[0])
 
 
-def _is_first_of_torchruns(symptom: Symptom, reports: Sequence[NodeReport]) -> bool:
-    """Whether torchrun names this rank, and no other of its node died before: torchrun did not end it for another one.
+def _was_first_of_its_node(symptom: Symptom, reports: Sequence[NodeReport]) -> bool:
+    """Whether torchrun saw a rank fail, and no other of this one's node died before: it was not ended for another one.
 
-    The order of the deaths alone proves nothing: ranks that get one signal together die up to 100 ms apart. torchrun
-    prints no table when it was signalled itself.
+    torchrun prints no table when it was signalled itself: all its ranks die then, up to 100 ms apart. Whom the table
+    names is no proof: it has whole seconds.
     """
-    place = symptom.attempt.place
+    incarnation, place = symptom.attempt.incarnation, symptom.attempt.place
     for report in reports:
-        if report.torchrun_root_cause_rank == place.rank and symptom.at_ns is not None:
+        is_own = report.node_index == incarnation.node_index and report.torchrun_root_cause_rank is not None
+        if is_own and symptom.at_ns is not None:
             together = [end for end in report.ranks if end.torch_restart_count == place.torch_restart_count]
             return all(end.died_ns is None or end.died_ns >= symptom.at_ns for end in together)
     return False

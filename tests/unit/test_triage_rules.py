@@ -192,3 +192,67 @@ def test_a_file_that_is_named_after_a_rank_is_that_ranks(
     diagnose([str(tmp_path / name)], None, form="json", bundle=None)
     answer = json.loads(capsys.readouterr().out)
     assert (answer["category"], answer["initiating_rank"]) == ("cuda_oom", rank)
+
+
+@pytest.mark.parametrize(
+    "herring",
+    [
+        "bash: module: command not found\n",
+        "OSError: [Errno 28] No space left on device while writing the cache, going on without\n",
+        'sample 3: "RuntimeError: CUDA error: device-side assert triggered"\n',
+        "INFO preemption notice: none so far\n",
+    ],
+)
+def test_a_line_behind_which_work_went_on_is_not_the_cause(herring: str) -> None:
+    verdict = read(steps(1, 5) + herring + steps(5, 30) + raised(3, "KeyError: 'x'") + failed(1, 3, 5001))
+    assert (verdict.category, verdict.rank) == ("python_exception", 3)
+
+
+@pytest.mark.parametrize(
+    ("log", "category"),
+    [
+        ("Spot instance interruption notice received\n" + steps(5, 30) + STOPPED, "preempted_or_cancelled"),
+        ("INFO preemption notice handler installed\n" + STOPPED, "sigterm_unattributed"),
+        ("limit is 24 h, will checkpoint before TimeLimit\n" + STOPPED, "sigterm_unattributed"),
+        ("JobState=TIMEOUT Reason=TimeLimit\n" + STOPPED, "preempted_or_cancelled"),
+    ],
+)
+def test_a_notice_of_a_stop_is_its_reason_and_a_handler_for_one_is_not(log: str, category: str) -> None:
+    assert read(steps(1, 5) + log).category == category
+
+
+@pytest.mark.parametrize(
+    ("tail", "category"),
+    [
+        ("Training complete\nwandb: ERROR failed to upload 3 files\n", "ok"),
+        ("[rank3]:[W101 x.cpp:125] [c10d] recvValue failed on SocketImpl(fd=1): reset\nTraining complete\n", "ok"),
+        ("Training complete\nupload ERROR failed\n", "insufficient_evidence"),
+        ("[rank3]: RuntimeError: Connection closed by peer\nTraining complete\n", "collateral_only"),
+        ("1 process returned a non-zero exit code\n", "insufficient_evidence"),
+    ],
+)
+def test_what_stands_at_the_end_of_a_good_run(tail: str, category: str) -> None:
+    assert read(steps(1, 9) + tail).category == category
+
+
+@pytest.mark.parametrize(
+    ("line", "category", "rank"),
+    [
+        ("watchdog: rank 5 is stuck at step 119, the others are at 120", "hang", 5),
+        ("Heartbeat lost: rank 5 answered last 900 s ago", "hang", 5),
+        ("no step finished in the last 1800 seconds, ending the job", "hang", None),
+        ("no step is saved before step 1800", "sigterm_unattributed", None),
+        ("rank 5 is ready", "sigterm_unattributed", None),
+    ],
+)
+def test_who_did_not_move_is_the_one_that_a_supervisor_names(line: str, category: str, rank: int | None) -> None:
+    verdict = read(f"{steps(1, 9)}{line}\n{STOPPED}")
+    assert (verdict.category, verdict.rank) == (category, rank)
+
+
+def test_of_two_processes_with_one_number_a_kill_took_the_killed_one() -> None:
+    table = (
+        "Root Cause (first observed failure):\n[0]:\n  rank      : {} (local_rank: 1)\n  exitcode  : {} (pid: 5001)\n"
+    )
+    kernel = "kernel: Out of memory: Killed process 5001 (python)\n"
+    assert read(table.format(1, 1), kernel, table.format(9, -9)).rank == 9

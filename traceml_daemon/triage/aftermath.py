@@ -1,12 +1,12 @@
-"""Whether work went on behind an exception, which a job that caught it does. Pure."""
+"""Whether work went on behind an error, which a job that caught it does. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from traceml_daemon.triage.endings import STEP, SUSPECT
+from traceml_daemon.triage.endings import STEP, is_suspect
 from traceml_daemon.triage.lines import Line
-from traceml_daemon.triage.observations import Raised
+from traceml_daemon.triage.observations import Hit, Raised
 
 _WINDOW_LINES: Final = 400
 _MIN_STEPS: Final = 3
@@ -14,28 +14,28 @@ _MIN_STEPS: Final = 3
 
 
 class Aftermath:
-    """Counts the steps in the lines behind the exceptions of one log."""
+    """Counts the steps in the lines behind the errors of one log."""
 
-    __slots__ = ("_num_left", "_num_steps", "_raised")
+    __slots__ = ("_errors", "_num_left", "_num_steps")
 
     def __init__(self) -> None:
-        self._raised: list[Raised] = []
+        self._errors: list[Raised | Hit] = []
         self._num_left = self._num_steps = 0
 
     @property
     def is_open(self) -> bool:
         return self._num_left > 0
 
-    def begin(self, raised: Raised) -> None:
-        self._raised.append(raised)
+    def begin(self, error: Raised | Hit) -> None:
+        self._errors.append(error)
         self._num_left, self._num_steps = _WINDOW_LINES, 0
 
     def take(self, line: Line) -> None:
         self._num_left -= 1
-        if line.text[:2] != "  " and STEP.search(line.text) and not SUSPECT.search(line.text):
+        if line.text[:2] != "  " and STEP.search(line.text) and not is_suspect(line.text):
             self._num_steps += 1
         if self._num_steps == _MIN_STEPS:
-            for raised in self._raised:
-                raised.went_on_at = line.number
+            for error in self._errors:
+                error.went_on_at = line.number
         if self._num_left == 0 or self._num_steps == _MIN_STEPS:
-            self._raised, self._num_left = [], 0
+            self._errors, self._num_left = [], 0

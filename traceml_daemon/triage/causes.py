@@ -87,6 +87,8 @@ class Cause:
     end: End | None = None
     support: list[Place] = field(default_factory=list)
     tier: Tier = Tier.ORIGINAL
+    went_on_at: int = 0
+    """As observed."""
     is_weak: bool = False
     """Printed, but maybe not what ended a process: in a thread, as a warning, or only suggested."""
 
@@ -134,6 +136,7 @@ def _of_hit(hit: Hit) -> Cause:
         time=hit.time,
         signature=hit.category,
         tier=tier_of(hit.category, is_record=hit.is_record),
+        went_on_at=hit.went_on_at,
         is_weak=not hit.is_record and (not hit.is_stated or _MILD.search(hit.place.quote) is not None),
     )
 
@@ -163,6 +166,7 @@ def classify(raised: Raised) -> Cause:
         raised=raised,
         support=[raised.place] if raised.place != place else [],
         tier=tier_of(category),
+        went_on_at=raised.went_on_at,
         is_weak=raised.is_in_thread or _is_retried(raised),
     )
 

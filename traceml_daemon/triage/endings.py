@@ -9,10 +9,12 @@ from typing import Final
 from traceml_daemon.triage.observations import GoodEnd, Place
 
 _MAX_QUOTE: Final = 400
-SUSPECT: Final = re.compile(
+_SUSPECT: Final = re.compile(
     r"(?i)error(?!s?[_ ]?rate|[_/ ]?(?:bars?|margin))(?<!/error)|fail"
-    r"|fatal|killed|abort|exception|not found|denied|refused|traceback"
+    r"|fatal|killed|abort|exception|not found|denied|refused|traceback|non-?zero|user defined signal"
 )
+_ASIDE: Final = re.compile(r"(?:wandb|mlflow|comet|tensorboard)\b|\[?W\d{3,4} ")
+"""Those that only watch a job, and warnings."""
 _PROGRESS: Final = re.compile(
     r"(?i)\b(?:step|epoch|iter(?:ation)?|batch|loss|train(?:ing)?)\b.*\d|\d+/\d+ \[|\b(?:finished|completed?)\b"
     r"|\b(?:saved|done)\b"
@@ -35,10 +37,15 @@ _BAD: Final = re.compile(r"(?i)\b(?:not|never|un\w+|with errors?|before|failed|f
 _COUNT_0: Final = re.compile(r"(?i)\b(?:errors?|failures?|failed)\s*[:=]\s*0\b|\b(?:0|no) (?:errors|failures|failed)\b")
 
 
+def is_suspect(text: str) -> bool:
+    """Whether a line speaks of a failure, in whatever words."""
+    return _SUSPECT.search(text) is not None and not _ASIDE.match(text)
+
+
 def last_progress(file: int, number: int, tail: bytes) -> Iterator[Place]:
     """The last line that looks like work, if there is one; `number`: of the last line."""
     for line, text in _lines(number, tail):
-        if _PROGRESS.search(text) and not SUSPECT.search(text):
+        if _PROGRESS.search(text) and not is_suspect(text):
             yield Place(file, line, text[:_MAX_QUOTE])
             return
 
@@ -54,9 +61,9 @@ def good_end(file: int, number: int, tail: bytes) -> Iterator[GoodEnd]:
             continue
         plain = _COUNT_0.sub("", text)
         is_sure = _SURE.search(plain) is not None
-        if is_sure or (_SUCCESS.search(plain) and not _BAD.search(plain) and not SUSPECT.search(plain)):
+        if is_sure or (_SUCCESS.search(plain) and not _BAD.search(plain) and not is_suspect(plain)):
             found = GoodEnd(Place(file, line, text[:_MAX_QUOTE]), is_sure, 0)
-        elif SUSPECT.search(plain):
+        elif is_suspect(plain):
             return
     if found is not None:
         yield found

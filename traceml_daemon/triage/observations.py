@@ -18,7 +18,7 @@ class Place:
     quote: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hit:
     """A sign of the catalogue that was found in a line."""
 
@@ -35,6 +35,8 @@ class Hit:
     """Too weak to be a cause by itself: it only explains an exception, exit or signal."""
     is_record: bool = False
     """Written by the kernel, a scheduler or a device, not by the process that failed."""
+    went_on_at: int = 0
+    """The line up to which some steps were done after it; 0: none were seen."""
 
 
 @dataclass(slots=True)
@@ -59,7 +61,7 @@ class Raised:
     """Read from torchrun's table, which had it from the rank's error file; `label_rank` is certain then."""
     hits: list[Hit] = field(default_factory=list)
     went_on_at: int = 0
-    """The line up to which some steps were done after it; 0: none were seen."""
+    """As of a hit."""
     attempt: int = 0
     earlier: Raised | None = None
     """The exception that this one was raised from, or while handling."""

@@ -70,20 +70,24 @@ def conclude_ranks(causes: list[Cause], ends: list[End], seen: Observations) -> 
 def _of_line(cause: Cause, causes: list[Cause], ends: list[End]) -> int | None:
     """Of a line that nobody signed: the process that it names, else the only rank that failed of the same."""
     named = _pids(cause.place.quote)
-    ranks = {end.rank for end in ends if end.pid in named and end.rank is not None}
+    number = _signal_of(cause)
+    owners = [end for end in ends if end.pid in named and end.rank is not None]
+    ranks = {end.rank for end in owners if signal_of(end.code) == number} or {end.rank for end in owners}
     raised = [other for other in causes if other.raised is not None and named & _pids(other.raised.message)]
     ranks |= {other.rank for other in raised if other.rank is not None}
     if len(ranks) == 1:
         return ranks.pop()
     same = {other.rank for other in causes if other.raised is not None and _is_same(cause, other)}
-    number = (
-        _ABORT
-        if "what():" in cause.place.quote and cause.category != "collective_mismatch"
-        else _SIGNALS.get(cause.category)
-    )
     if not same and number is not None and not ranks:
         same = {end.rank for end in ends if signal_of(end.code) == number and not end.is_by_agent}
     return same.pop() if len(same) == 1 else None
+
+
+def _signal_of(cause: Cause) -> int | None:
+    """How a process ends of it, where that is told by the line."""
+    if "what():" in cause.place.quote and cause.category != "collective_mismatch":
+        return _ABORT
+    return _SIGNALS.get(cause.category)
 
 
 def _pids(text: str) -> set[int]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from traceml_daemon.triage import torchrun_lines
 from traceml_daemon.triage.aftermath import Aftermath
-from traceml_daemon.triage.endings import SUSPECT, good_end, last_progress
+from traceml_daemon.triage.endings import good_end, is_suspect, last_progress
 from traceml_daemon.triage.foreign import ForeignPrefixes
 from traceml_daemon.triage.lines import MAX_PIECE_BYTES, Line, Pieces, Speaker, attribute
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised, Watchdog
@@ -192,6 +192,8 @@ class LogReader:
             raised.hits += found[: 50 - len(raised.hits)]
         fresh = [hit for hit in found if self._is_fresh(hit)] if raised is None else []
         self._seen.hits += fresh
+        for hit in fresh:
+            self._aftermath.begin(hit)
         if not found and raised is None and not watchdog and not is_launchers and not line.is_agents:
             self._suspect(line, place)
         return watchdog or bool(fresh)
@@ -240,7 +242,7 @@ class LogReader:
         return True
 
     def _suspect(self, line: Line, place: Place) -> None:
-        if len(self._seen.suspects) < _MAX_SUSPECTS and SUSPECT.search(line.text):
+        if len(self._seen.suspects) < _MAX_SUSPECTS and is_suspect(line.text):
             self._seen.suspects.append(place)
 
     def _note_table_causes(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceml_daemon.triage.causes import Cause, Tier
 from traceml_daemon.triage.observations import GoodEnd, Place
 from traceml_daemon.triage.verdict import Findings, Verdict
 
@@ -24,8 +25,18 @@ def has_recovered(found: Findings) -> Verdict | None:
 
 def _troubles(found: Findings) -> list[Place]:
     seen = found.seen
-    places = [cause.place for cause in found.causes] + seen.suspects + [dog.place for dog in seen.watchdogs]
+    places = (
+        [cause.place for cause in found.causes if not _is_farewell(cause, found)]
+        + seen.suspects
+        + [dog.place for dog in seen.watchdogs]
+    )
     return places + _reports(found)
+
+
+def _is_farewell(cause: Cause, found: Findings) -> bool:
+    """A peer that was lost while the job came to its good end: it was ready before."""
+    end = next((end for end in found.seen.good_ends if end.place.file == cause.place.file), None)
+    return cause.tier == Tier.PEER and cause.raised is None and end is not None and cause.place.line < end.place.line
 
 
 def _reports(found: Findings) -> list[Place]:

@@ -12,17 +12,16 @@ def without_survived(causes: list[Cause], ends: list[End]) -> list[Cause]:
 
 
 def _is_survived(cause: Cause, causes: list[Cause], ends: list[End]) -> bool:
-    went_on_at = cause.raised.went_on_at if cause.raised is not None else 0
-    if not went_on_at:
+    if not cause.went_on_at or cause.tier == Tier.RECORD:
         return False
     own = [end for end in ends if end.rank == cause.rank and not end.is_by_agent] if cause.rank is not None else []
-    later = [
-        other
-        for other in causes
-        if other.place.file == cause.place.file and other.place.line > went_on_at and not other.is_weak
-    ]
-    if any(other.tier != Tier.AGENT and (not own or other.rank == cause.rank) for other in later):
-        return True
-    return any(
-        end.is_fatal and not end.is_by_agent and end.reports[0].place.file == cause.place.file for end in own or ends
-    )
+    later = [one for one in causes if _is_behind(one, cause) and (not own or one.rank == cause.rank)]
+    if cause.tier == Tier.EXTERNAL:  # a notice is given some time before the stop
+        return any(one.tier <= Tier.CRASH for one in later)
+    fatal = [end for end in own or ends if end.is_fatal and not end.is_by_agent]
+    return bool(later) or any(end.reports[0].place.file == cause.place.file for end in fatal)
+
+
+def _is_behind(one: Cause, cause: Cause) -> bool:
+    is_later = one.place.file == cause.place.file and one.place.line > cause.went_on_at
+    return is_later and not one.is_weak and one.tier != Tier.AGENT

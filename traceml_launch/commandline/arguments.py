@@ -6,6 +6,7 @@ of options that are not extras are ours, and nothing behind `--` or `--args`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -50,78 +51,68 @@ def split(argv: Sequence[str]) -> CommandLine:
     Raises:
         ConfigError: an option before SCRIPT is unknown, or an option lacks its value; the text names it.
     """
-    line = CommandLine()
-    index = 0
-    while index < len(argv) and line.script is None and not line.is_help_wanted:
-        word = argv[index]
+    line, words = CommandLine(), deque(argv)
+    while words and line.script is None and not line.is_help_wanted:
+        word = words.popleft()
         if word in SEPARATORS:
-            line.script = argv[index + 1] if index + 1 < len(argv) else None
-            line.script_args.extend(argv[index + 2 :])
+            line.script = words.popleft() if words else None
+            line.script_args.extend(words)
             return line
         if word in HELP:
             line.is_help_wanted = True
         elif word.startswith("-") and word != "-":
-            index += _read_option(line, argv, index)
-            continue
+            _read_option(line, word, words)
         else:
             line.script = word
-        index += 1
-    _read_behind_script(line, argv[index:])
+    _read_behind_script(line, words)
     return line
 
 
-def _read_option(line: CommandLine, argv: Sequence[str], index: int) -> int:
-    """Read one option before SCRIPT; return how many words it took."""
-    written, _, _ = argv[index].partition("=")
+def _read_option(line: CommandLine, word: str, rest: deque[str]) -> None:
+    """Read one option before SCRIPT, with its value from `rest` where it needs that."""
+    written = word.partition("=")[0]
     name = written.replace("_", "-") if written.startswith("--") else written
     option = BY_SPELLING.get(name)
     if option is not None:
-        return _read_ours(line, option, argv, index)
-    return _read_torchruns(line, name, argv, index)
+        _read_ours(line, option, word, rest)
+    else:
+        _read_torchruns(line, name, word, rest)
 
 
-def _read_ours(line: CommandLine, option: Option, argv: Sequence[str], index: int) -> int:
-    written, has_value, value = argv[index].partition("=")
+def _read_ours(line: CommandLine, option: Option, word: str, rest: deque[str]) -> list[str]:
+    """Return the words that it took."""
+    written, has_value, value = word.partition("=")
+    taken = [word]
     if option.kind == "flag":
         if has_value:
             raise ConfigError(f"{written} takes no value; leave out ={value}")
-        line.given[option.key] = (written, "true")
-        return 1
-    if has_value:
-        line.given[option.key] = (written, value)
-        return 1
-    line.given[option.key] = (written, _next_word(argv, index))
-    return 2
+        value = "true"
+    elif not has_value:
+        value = _next_word(word, rest)
+        taken.append(value)
+    line.given[option.key] = (written, value)
+    return taken
 
 
-def _read_torchruns(line: CommandLine, name: str, argv: Sequence[str], index: int) -> int:
-    word = argv[index]
-    if not name.startswith("--") and len(name) > 2:  # -r3 is -r 3
+def _read_torchruns(line: CommandLine, name: str, word: str, rest: deque[str]) -> None:
+    if not name.startswith("--"):  # -r3 is -r 3
         name = name[:2]
     is_valued = torchrun_options.takes_value(name)
     if is_valued is None:
         known = [*BY_SPELLING, *torchrun_options.known_names()]
         nearest = suggestion(name, known) or "; traceml run --help lists all; the script's own stand behind it"
         raise ConfigError(f"unknown option {word.partition('=')[0]}{nearest}")
-    long_name = torchrun_options.LONG_OF_SHORT.get(name, name)
     if name in _TARGET_KINDS:
-        line.kind = _target_kind(line, _TARGET_KINDS[name], word)
-        return 1
-    if not is_valued:
-        line.torchrun_values[long_name] = "true"
-        line.torchrun.append(word)
-        return 1
-    attached = _attached_value(name, word)
-    words = [word] if attached is not None else [word, _next_word(argv, index)]
-    line.torchrun_values[long_name] = words[-1] if attached is None else attached
-    line.torchrun.extend(words)
-    return len(words)
-
-
-def _target_kind(line: CommandLine, kind: TargetKind, word: str) -> TargetKind:
-    if line.kind not in ("script", kind):
-        raise ConfigError(f"{word}: --module and --no-python exclude each other")
-    return kind
+        if line.kind not in ("script", _TARGET_KINDS[name]):
+            raise ConfigError(f"{word}: --module and --no-python exclude each other")
+        line.kind = _TARGET_KINDS[name]
+        return
+    line.torchrun.append(word)
+    value = _attached_value(name, word) if is_valued else "true"
+    if value is None:
+        value = _next_word(word, rest)
+        line.torchrun.append(value)
+    line.torchrun_values[torchrun_options.LONG_OF_SHORT.get(name, name)] = value
 
 
 def _attached_value(name: str, word: str) -> str | None:
@@ -131,35 +122,32 @@ def _attached_value(name: str, word: str) -> str | None:
     return word[2:] if not name.startswith("--") and len(word) > 2 else None
 
 
-def _next_word(argv: Sequence[str], index: int) -> str:
-    if index + 1 >= len(argv):
-        raise ConfigError(f"{argv[index]} lacks its value")
-    return argv[index + 1]
+def _next_word(option: str, rest: deque[str]) -> str:
+    if not rest:
+        raise ConfigError(f"{option} lacks its value")
+    return rest.popleft()
 
 
-def _read_behind_script(line: CommandLine, words: Sequence[str]) -> None:
-    index = 0
-    while index < len(words):
-        if words[index] in SEPARATORS:
-            line.script_args.extend(words[index + 1 :])
+def _read_behind_script(line: CommandLine, words: deque[str]) -> None:
+    while words:
+        word = words.popleft()
+        if word in SEPARATORS:
+            line.script_args.extend(words)
             return
-        option = _option_behind_script(words, index)
+        option = _option_behind_script(word, words)
         if option is None:
-            line.script_args.append(words[index])
-            index += 1
-            continue
-        num_words = _read_ours(line, option, words, index)
-        line.taken_behind_script.extend(words[index : index + num_words])
-        index += num_words
+            line.script_args.append(word)
+        else:
+            line.taken_behind_script += _read_ours(line, option, word, words)
 
 
-def _option_behind_script(words: Sequence[str], index: int) -> Option | None:
+def _option_behind_script(word: str, rest: deque[str]) -> Option | None:
     """The option of ours that stands there, if one does; the script has everything else."""
-    name, has_value, value = words[index].partition("=")
+    name, has_value, value = word.partition("=")
     option = BY_SPELLING.get(name)
     if option is None or option.is_extra or (option.kind == "flag" and has_value):
         return None
     if option.key == "mode":
-        mode = value if has_value else "".join(words[index + 1 : index + 2])
+        mode = value if has_value else rest[0] if rest else ""
         return option if mode in option.choices else None
     return option

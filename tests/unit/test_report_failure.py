@@ -294,6 +294,14 @@ ROWS = [
         {1: "sigterm_by_agent"},
     ),
     Row(
+        "all were ended from outside, one of them while it waited to try again",
+        [killed(0, "SIGTERM", died_ms=2000.0), Rank(rank=1, error=handled(at_ms=1.0), signal="SIGTERM", state="lost")],
+        "sigterm_unattributed",
+        None,
+        "likely",
+        {0: "sigterm_by_agent", 1: "sigterm_by_agent"},
+    ),
+    Row(
         "a rank that handled an error, trained on, and was ended for another one",
         [raised(0, at_ms=1500.0), Rank(rank=1, error=handled(at_ms=1.0, step=3), signal="SIGTERM", state="lost")],
         "python_exception",

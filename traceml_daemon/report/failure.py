@@ -119,6 +119,8 @@ def _blame_interrupted(facts: RunFacts, symptoms: Sequence[Symptom]) -> Blame:
 
 def _is_before_signal(symptom: Symptom, facts: RunFacts) -> bool:
     """By the clock; where the time of the signal is not known, an exit may be its answer, a crash is not."""
+    if symptom.is_handled:
+        return False
     if facts.interrupted_ns is None or symptom.at_ns is None:
         return symptom.error is not None or symptom.category in _CRASHES
     return symptom.at_ns + symptom.attempt.clock_offset_ns < facts.interrupted_ns

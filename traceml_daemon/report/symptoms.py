@@ -105,7 +105,8 @@ def find_symptoms(
         symptom = _symptom(attempt, ends.get(attempt.incarnation))
         if symptom is not None:
             found.append(_with_reading(symptom, readings.get(attempt.incarnation)))
-    if any(symptom.kind == "original" and not symptom.is_handled for symptom in found):
+    is_certain = any(symptom.kind == "original" and not symptom.is_handled for symptom in found)
+    if is_certain or not any(symptom.kind in ("peer_lost", "timeout") for symptom in found):
         found = [_without_handled(symptom) for symptom in found]
     return tuple(_attribute_to_agent(symptom, found) for symptom in found)
 
@@ -168,7 +169,7 @@ def _symptom(attempt: AttemptFacts, end: RankEnd | None) -> Symptom | None:
 
 
 def _without_handled(symptom: Symptom) -> Symptom:
-    """Where another rank failed for certain, this one may have handled its exception well: the end of a loader."""
+    """Where another rank failed for certain, or none missed this one, it may have handled it well: a loader's end."""
     if not symptom.is_handled:
         return symptom
     return replace(symptom, kind="terminated", category="sigterm_unattributed", confidence="unknown", error=None)

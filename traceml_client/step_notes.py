@@ -25,7 +25,7 @@ _FIRST_VALUE = 2
 """Of a step record: flags and end time stand before the phases."""
 
 _REASONS = {
-    0: "the training thread got no batch from a torch DataLoader",
+    0: "the training thread got no batch from a torch DataLoader with gradients enabled",
     2: "no call of a module that owns the optimizer's parameters was seen (a call inside a compiled function is not)",
     3: "torch computed no gradients",
     4: "no torch optimizer stepped",

@@ -110,7 +110,7 @@ def test_words_beside_the_records(recorder: Recorder) -> None:
     words = recorder.words
     words[ring.EXIT_CODE_WORD], words[ring.EXIT_KNOWN_WORD] = 3, 1
     words[ring.MARKER_WORD] = 1
-    words[ring.PROGRESS_WORD] = ring.pack_progress(ring.RUNNING_PHASES.index("backward"), 50)
+    words[ring.PROGRESS_WORD] = ring.RUNNING_PHASES.index("backward") << 48 | 50
     words[ring.PROGRESS_AT_WORD] = 12345
     words[ring.DROPPED_WORD[STEP_STREAM]] = 9
     error = RankError("main", "ValueError", "no", "Traceback ...", 1, 50, "backward")

@@ -167,9 +167,4 @@ class RingReader:
         return bytes(self._bytes[start : start + length]) if 0 < length <= end - start else b""
 
 
-def pack_progress(phase_index: int, step: int) -> int:
-    """The value of PROGRESS_WORD."""
-    return phase_index << 48 | (step & _STEP_MASK)
-
-
 assert len(HEAD_WORD) == NUM_STREAMS

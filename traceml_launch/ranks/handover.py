@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 import msgspec
@@ -75,9 +74,7 @@ class HandoverServer:
         self._loop.add_reader(self._socket.fileno(), self._accept)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         self._loop.remove_reader(self._socket.fileno())
         for task in self._tasks:
             task.cancel()

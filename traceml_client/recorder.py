@@ -22,10 +22,10 @@ StepWords = tuple[int, int, int, int, int, int, int, int]
 
 RECORD = struct.Struct("8q")
 """One record of any stream: tag, end time, six values."""
-_pack_record = RECORD.pack_into
+pack_record = RECORD.pack_into
 _PROGRESS = struct.Struct("2q")
-_FIRST_SLOT = ring.HEADER_BYTES
-_STEP_HEAD = ring.HEAD_WORD[STEP_STREAM]
+FIRST_SLOT = ring.HEADER_BYTES
+STEP_HEAD = ring.HEAD_WORD[STEP_STREAM]
 _PROGRESS_BYTE = 8 * ring.PROGRESS_WORD
 _PHASE_BYTE = _PROGRESS_BYTE + 6
 """Of the little-endian progress word, the byte that holds the phase."""
@@ -44,29 +44,27 @@ class Recorder:
     """
 
     __slots__ = (
-        "_bytes",
         "_is_beyond",
         "_max_steps",
         "_notes",
         "_num_samples",
-        "_num_steps",
         "_sample_base",
         "_sample_capacity",
-        "_step_capacity",
         "is_enabled",
         "is_limited",
+        "memory",
         "reader",
+        "step_capacity",
         "words",
     )
 
     def __init__(self, buffer: memoryview, *, max_steps: int | None = None) -> None:
         self.reader = ring.RingReader(buffer)
         """Reads the same mapping: heads, stored words, records, progress."""
-        self._bytes = memoryview(buffer).cast("B")
-        self.words = self._bytes[: ring.HEADER_BYTES].cast("q")
-        self._step_capacity, self._sample_capacity = self.reader.capacities
-        self._sample_base = ring.stream_offset(SAMPLE_STREAM, self._step_capacity)
-        self._num_steps = self.reader.head(STEP_STREAM)
+        self.memory = memoryview(buffer).cast("B")
+        self.words = self.memory[: ring.HEADER_BYTES].cast("q")
+        self.step_capacity, self._sample_capacity = self.reader.capacities
+        self._sample_base = ring.stream_offset(SAMPLE_STREAM, self.step_capacity)
         self._num_samples = self.reader.head(SAMPLE_STREAM)
         self._max_steps = sys.maxsize if max_steps is None else max_steps
         self.is_limited = max_steps is not None
@@ -78,38 +76,23 @@ class Recorder:
 
     def record_step(self, words: StepWords) -> None:
         """Append one step. Training thread only."""
-        self.record(*words)
-
-    def record(
-        self,
-        flags: int,
-        end_ns: int,
-        input_wait: int,
-        h2d: int,
-        forward: int,
-        backward: int,
-        optimizer: int,
-        step: int,
-    ) -> None:
-        """The same for every regular step: eight numbers that are packed as they are, not first into a tuple."""
-        count = self._num_steps
+        count = self.words[STEP_HEAD]
         if count >= self._max_steps or not self.is_enabled:
             self._is_beyond = True
             return
-        slot = _FIRST_SLOT + RECORD_BYTES * (count % self._step_capacity)
-        _pack_record(self._bytes, slot, flags, end_ns, input_wait, h2d, forward, backward, optimizer, step)
-        self._num_steps = self.words[_STEP_HEAD] = count + 1
+        pack_record(self.memory, FIRST_SLOT + RECORD_BYTES * (count % self.step_capacity), *words)
+        self.words[STEP_HEAD] = count + 1
 
     def last_step(self) -> StepWords | None:
         """The step recorded last, null if there is none or it fell behind `max_steps`."""
-        if self._is_beyond or self._num_steps == 0:
+        if self._is_beyond or self.words[STEP_HEAD] == 0:
             return None
-        return cast(StepWords, RECORD.unpack_from(self._bytes, self._last_step_offset()))
+        return cast(StepWords, RECORD.unpack_from(self.memory, self._last_step_offset()))
 
     def amend_step(self, words: StepWords) -> None:
         """Write the step recorded last once more: another optimizer turned out to belong to it."""
-        if not self._is_beyond and self._num_steps and self.is_enabled:
-            _pack_record(self._bytes, self._last_step_offset(), *words)
+        if not self._is_beyond and self.words[STEP_HEAD] and self.is_enabled:
+            pack_record(self.memory, self._last_step_offset(), *words)
 
     def record_sample(self, kind: int, end_ns: int, values: tuple[int, ...]) -> None:
         """Append one sample of six values. Sender's thread only.
@@ -122,18 +105,18 @@ class Recorder:
         if not self.is_enabled:
             return
         slot = self._num_samples % self._sample_capacity
-        _pack_record(self._bytes, self._sample_base + RECORD_BYTES * slot, kind, end_ns, *values)
+        pack_record(self.memory, self._sample_base + RECORD_BYTES * slot, kind, end_ns, *values)
         self._num_samples += 1
         self.words[ring.HEAD_WORD[SAMPLE_STREAM]] = self._num_samples
 
     def phase_view(self) -> memoryview:
         """One byte, the phase in progress: on the step path a call for each change would cost as much again."""
-        return self._bytes[_PHASE_BYTE : _PHASE_BYTE + 1]
+        return self.memory[_PHASE_BYTE : _PHASE_BYTE + 1]
 
     def set_progress(self, phase: int, step: int, began_ns: int) -> None:
         """A step begins that the records do not tell of: the first, or one after `max_steps`. Training thread only."""
         if self.is_enabled:
-            _PROGRESS.pack_into(self._bytes, _PROGRESS_BYTE, phase << 48 | step, began_ns)
+            _PROGRESS.pack_into(self.memory, _PROGRESS_BYTE, phase << 48 | step, began_ns)
 
     def set_stored(self, stream: int, next_seq: int) -> None:
         """The daemon has committed everything before `next_seq`. Sender's thread only; never goes back."""
@@ -170,7 +153,7 @@ class Recorder:
         if not self.is_enabled or len(data) > end - start:
             return False
         self.words[ring.TEXT_LENGTH_WORD[area]] = 0
-        self._bytes[start : start + len(data)] = data
+        self.memory[start : start + len(data)] = data
         self.words[ring.TEXT_LENGTH_WORD[area]] = len(data)
         return True
 
@@ -190,4 +173,4 @@ class Recorder:
             self._notes = kept
 
     def _last_step_offset(self) -> int:
-        return ring.HEADER_BYTES + RECORD_BYTES * ((self._num_steps - 1) % self._step_capacity)
+        return ring.HEADER_BYTES + RECORD_BYTES * ((self.words[STEP_HEAD] - 1) % self.step_capacity)

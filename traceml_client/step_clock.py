@@ -16,8 +16,8 @@ from typing import Final
 
 from traceml_client.phase_clock import PhaseClock
 from traceml_client.phases import BACKWARD, FORWARD, INPUT_WAIT, NOT_OURS, OPTIMIZER, RESIDUAL, WAITED
-from traceml_client.protocol.columns import IS_SKIPPED, IS_UNUSUAL, IS_WARMUP, wait_bits
-from traceml_client.recorder import Recorder
+from traceml_client.protocol.columns import IS_SKIPPED, IS_UNUSUAL, IS_WARMUP, RECORD_BYTES, wait_bits
+from traceml_client.recorder import FIRST_SLOT, STEP_HEAD, Recorder, pack_record
 from traceml_client.step_notes import StepNotes
 from traceml_client.step_order import NO_SOURCE, never_replacing
 from traceml_client.step_parts import StepWriter
@@ -77,12 +77,11 @@ class StepClock(PhaseClock):
         self._owner = _NOBODY
         self._is_proven = self._is_explicit = False
         self.alone = NO_OPTIMIZER
-        """The optimizer each of whose `step()`s is a whole step; none while anything irregular happens."""
+        """The optimizer each of whose `step()`s is a whole, recorded step; none while anything irregular happens."""
         self._was_alone = False
         """It was, after the last step that the writer was told of."""
         self._source = self._last_source = NO_SOURCE
-        self._before_optimizer = RESIDUAL
-        self._next_occasion = 2
+        self._before_optimizer, self._next_occasion = RESIDUAL, 2
         self._depth = self._last_no_grad = self._wait_mark = 0
 
     # --- what ends a step -----------------------------------------------------------------------------------------
@@ -106,17 +105,15 @@ class StepClock(PhaseClock):
 
     def end_optimizer(self, optimizer: int) -> None:
         """It returned. Nothing to do where `begin_optimizer` did nothing."""
-        if optimizer != self.stepping:
-            return
-        if optimizer == self.alone:
+        if optimizer == self.stepping == self.alone:
             self.end_alone()
-            return
-        self.stepping = NO_OPTIMIZER
-        self.leave(self._before_optimizer)
-        self._end_part(optimizer)
+        elif optimizer == self.stepping:
+            self.stepping = NO_OPTIMIZER
+            self.leave(self._before_optimizer)
+            self._end_part(optimizer)
 
     def end_alone(self) -> None:
-        """The regular case: the optimizer that is `alone` returned, and was begun where nothing else was open."""
+        """The regular case: `alone` returned, begun where nothing was open. Writes as `Recorder.record_step` does."""
         now_ns = self.now_ns
         now = now_ns()
         self.stepping = NO_OPTIMIZER
@@ -124,12 +121,15 @@ class StepClock(PhaseClock):
         waited, wait, h2d, forward, backward, ours, _ = self.spent
         ours += now - self.since
         flags = self.flags | wait_bits(waited, backward) if waited else self.flags
-        self._recorder.record(flags, now, wait or -1, h2d, forward or -1, backward or -1, ours, now - self.start)
+        memory, words, capacity = self._ring
+        count = words[STEP_HEAD]
+        slot = FIRST_SLOT + RECORD_BYTES * (count % capacity)
+        pack_record(memory, slot, flags, now, wait or -1, h2d, forward or -1, backward or -1, ours, now - self.start)
+        words[STEP_HEAD] = count + 1
         self.start = self.since = now
         self.spent = [0, 0, 0, 0, 0, 0, 0]
         self.flags = self._forward_mark = 0
-        self._last_source = self._source
-        self._source = NO_SOURCE
+        self._last_source, self._source = self._source, NO_SOURCE
         self.step = step = self.step + 1
         if step >= self._next_occasion:
             self._mark_occasion()
@@ -275,12 +275,11 @@ class StepClock(PhaseClock):
             return
         if self._was_alone:
             self._writer.resume(self._last_source)
-        self._last_source = self._source
-        self._source = NO_SOURCE
+        self._last_source, self._source = self._source, NO_SOURCE
         self._count(self._writer.add(optimizer, self._last_source, self._take_part()))
         only = self._writer.only
         self._was_alone = only is not None
-        self.alone = only if only is not None and self._is_proven else NO_OPTIMIZER
+        self.alone = only if only is not None and self._is_proven and not self._recorder.is_limited else NO_OPTIMIZER
 
     def _count(self, num_steps: int) -> None:
         """So many steps have become complete."""

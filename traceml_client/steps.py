@@ -67,6 +67,7 @@ def finish(*, has_error: bool) -> None:
     if _measuring is not None:
         try:
             _measuring.clock.finish(has_error=has_error)
+            _measuring.clock.switch_off()
         except Exception as error:  # noqa: BLE001 - the boundary
             _measuring.fault("the end of the last step", error)
 

@@ -135,6 +135,20 @@ def test_a_rank_that_was_stopped_before_it_said_its_size_is_the_only_one_that_ca
     assert (found.category, found.initiating_rank) == ("collective_mismatch", 0)
 
 
+def test_a_rank_whose_tensor_comes_in_pieces_of_the_expected_size_did_not_send_larger_ones(tmp_path: Path) -> None:
+    say(tmp_path, 0, TOO_MUCH.replace("268 vs 28", "136 vs 68"))
+    lost = msgspec.structs.replace(
+        error("RuntimeError", PEER[14:-1], at_ms=1100.0), collective="all_reduce(float32[100])", collective_bytes=400
+    )
+    ranks = [
+        Rank(rank=0, exit_code=None, signal="SIGABRT", died_ms=1000.0),
+        Rank(rank=1, exit_code=None, signal="SIGTERM", died_ms=1200.0),
+        Rank(rank=2, error=lost, exit_code=None, signal="SIGTERM", died_ms=1210.0),
+    ]
+    found = report(tmp_path, ranks)
+    assert (found.category, found.initiating_rank) == ("collective_mismatch", 1)
+
+
 @pytest.mark.parametrize(
     ("lost_at_ms", "expected"), [(6010.0, ("collective_mismatch", 2)), (9000.0, ("collective_timeout", None))]
 )

@@ -21,7 +21,8 @@ Call = tuple[str, int | None]
 
 _MIN_RANKS: Final = 3
 """Of two ranks that differ neither is the odd one."""
-_RECEIVED: Final = re.compile(r"preamble\.length <= op\.nbytes\D* (\d+) vs \d+")
+_RECEIVED: Final = re.compile(r"preamble\.length <= op\.nbytes\D* (\d+) vs (\d+)")
+_MAX_ELEMENT_BYTES: Final = 16
 _SAME_CASCADE_NS: Final = 100_000_000
 """A rank that gives up closes its connections: those that stood in another call at that time fail with it."""
 
@@ -57,12 +58,22 @@ def _single(groups: Collection[list[Symptom]]) -> Symptom | None:
 def _only_possible_sender(symptoms: Sequence[Symptom], aborted: Sequence[Symptom]) -> Symptom | None:
     """The only rank of which it is not known that its tensor was smaller than the message that came."""
     words = [one.reading.text for one in aborted if one.reading is not None]
-    received = next((int(found[1]) for text in words if (found := _RECEIVED.search(text))), None)
-    if received is None:
+    message = next((found for text in words if (found := _RECEIVED.search(text))), None)
+    if message is None:
         return None
+    received, expected = int(message[1]), int(message[2])
     known = {s.rank: s.error.collective_bytes for s in symptoms if s.error is not None and s.error.collective}
     can_be = [s for s in symptoms if s not in aborted and (known.get(s.rank) or received) >= received]
+    can_be = [s for s in can_be if not _is_as_expected(known.get(s.rank), expected, len(symptoms))]
     return can_be[0] if len(can_be) == 1 else None
+
+
+def _is_as_expected(num_bytes: int | None, expected: int, num_ranks: int) -> bool:
+    """Whether a tensor has the size of the aborted rank's: whole, or in gloo's ring, which sends it in 2 N pieces."""
+    if num_bytes is None:
+        return False
+    pieces = 2 * num_ranks
+    return num_bytes == expected or 0 <= expected * pieces - num_bytes < pieces * _MAX_ELEMENT_BYTES
 
 
 def ways_text(symptoms: Sequence[Symptom]) -> str:

@@ -256,3 +256,21 @@ def test_of_two_processes_with_one_number_a_kill_took_the_killed_one() -> None:
     )
     kernel = "kernel: Out of memory: Killed process 5001 (python)\n"
     assert read(table.format(1, 1), kernel, table.format(9, -9)).rank == 9
+
+
+def test_one_clock_of_fine_grain_tells_two_errors_of_one_file_apart() -> None:
+    def log(early: str, late: str) -> tuple[str, str]:
+        return raised(5, "KeyError: 'x'", f"2026-01-01T{early} "), raised(2, "ValueError: y", f"2026-01-01T{late} ")
+
+    assert read("".join(log("10:00:02.100", "10:00:02.900"))).rank == 5
+    assert read("".join(log("10:00:02.100", "10:00:02.200"))).rank is None
+    assert read("".join(log("10:00:02", "10:00:03"))).rank is None
+    assert read(*log("10:00:02.100", "10:00:02.900")).rank is None
+
+
+def test_what_an_agent_says_of_its_ranks_turns_local_ones_into_global_ones() -> None:
+    said = AGENT + "  global_ranks=[4, 5, 6, 7]\n"
+    assert read("step 1\n", said + OUT_OF_MEMORY + failed(1, 1, 5001)).rank == 5
+    assert read(said + failed(-9, 3, 5001)).rank == 7
+    assert read(said + "[default2]:" + OUT_OF_MEMORY.splitlines()[-1] + "\n").rank == 6
+    assert read(said + said.replace("4, 5, 6, 7", "0, 1, 2, 3") + OUT_OF_MEMORY + failed(1, 1, 5001)).rank is None

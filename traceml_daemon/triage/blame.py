@@ -24,6 +24,8 @@ from traceml_daemon.triage.waiting import blame_communication
 
 _CLEAR_LEAD_S: Final = 2.0
 """Between two raises; loggers differ by less, and a rank that fails of another one often takes less."""
+_CLEAR_LEAD_IN_FILE_S: Final = 0.3
+"""By one clock of finer grain than seconds."""
 _MANY_AGENTS: Final = 3
 """So many launchers in one log that got the same signal were stopped by something above them."""
 
@@ -135,10 +137,16 @@ def _first_by_clock(causes: Sequence[Cause]) -> Cause | None:
         return None
     timed = sorted(causes, key=lambda cause: cause.time or 0.0)
     other = next((cause for cause in timed if cause.rank != timed[0].rank), None)
-    if other is None or (other.time or 0.0) - (timed[0].time or 0.0) < _CLEAR_LEAD_S:
+    if other is None or not _is_clearly_before(timed[0], other):
         return None
-    own = [cause for cause in timed if (other.time or 0.0) - (cause.time or 0.0) >= _CLEAR_LEAD_S]
+    own = [cause for cause in timed if _is_clearly_before(cause, other)]
     return next((cause for cause in own if cause.category != "python_exception"), timed[0])
+
+
+def _is_clearly_before(one: Cause, other: Cause) -> bool:
+    first, second = one.time or 0.0, other.time or 0.0
+    is_fine = one.place.file == other.place.file and first % 1 != 0 and second % 1 != 0
+    return second - first >= (_CLEAR_LEAD_IN_FILE_S if is_fine else _CLEAR_LEAD_S)
 
 
 def _stops(found: Findings) -> list[Cause]:

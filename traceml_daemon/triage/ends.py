@@ -90,7 +90,10 @@ def _number(ends: list[End], seen: Observations) -> None:
     agents = {end.reports[0].agent[:3] for end in ends}
     known = {end.local_rank: end.rank for end in ends if end.rank is not None}
     for end in ends:
-        if end.rank is None and len(agents) == 1:
+        said = seen.global_ranks.get(end.reports[0].place.file, {})
+        if end.rank is None and end.local_rank in said:
+            end.rank = said[end.local_rank]
+        elif end.rank is None and len(agents) == 1:
             is_single = all(rank == local for local, rank in known.items()) and not seen.is_multinode
             end.rank = end.local_rank if is_single else None
 

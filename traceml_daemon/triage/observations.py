@@ -166,6 +166,8 @@ class Observations:
     """Lines that speak of an error and fit nothing known."""
     killed_pids: set[int] = field(default_factory=set)
     """Workers that a launcher without torchelastic cleaned up: all that were left."""
+    global_ranks: dict[int, dict[int, int]] = field(default_factory=dict)
+    """By file and local rank, as the only agent of that file said it."""
     num_workers: int = 0
     """As a launcher said; 0 where none did."""
     num_lines: int = 0

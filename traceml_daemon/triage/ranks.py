@@ -37,6 +37,8 @@ def _global_rank(local_rank: int, file: int, ends: list[End], seen: Observations
     same = {end.rank for end in ends if end.local_rank == local_rank and end.reports[0].place.file == file}
     if len(same) == 1:
         return same.pop()
+    if local_rank in seen.global_ranks.get(file, {}):
+        return seen.global_ranks[file][local_rank]
     return None if seen.is_multinode else local_rank
 
 

@@ -25,7 +25,7 @@ LITERALS: Final = (
     "no_other_failures", "root cause", "rank      :", "rank: ", "world_size=", "num_local_procs", "failures:",
     "child process", "exit code", "exit status", "exit_code", "exited with", "killed", "exited on signal", ": line ",
     "killing subprocess", "exit code:", "srun: error:", "stopping worker group", "rank       :", "num_processes",
-    "omp_num_threads environment", "starting elastic_operator",
+    "global_ranks=", "omp_num_threads environment", "starting elastic_operator",
 )  # fmt: skip
 """Words of which at least one stands in every line that this module reads, in lower case."""
 
@@ -60,6 +60,8 @@ _SRUN_EXIT: Final = re.compile(
 _WORLD: Final = re.compile(
     r"\b(?:dist_world_size|world_size|num_local_procs|group_world_size|num_processes)['\"]?\s*[=:]\s*(\d{1,12})"
 )
+
+_GLOBAL: Final = re.compile(r"\bglobal_ranks=\[(\d{1,6}(?:, ?\d{1,6})*)\]")
 
 _WRAPPER: Final = re.compile(r"ChildFailedError|CHILD PROCESS FAILED WITH NO ERROR_FILE|ProcessRaisedException")
 _RESTART: Final = re.compile(r"will restart worker group|Stopping worker group|Rendezvous'ing worker group")
@@ -189,7 +191,13 @@ class TorchrunLines:
     def _world(self, line: Line, place: Place) -> bool:
         for found in _WORLD.finditer(line.text):
             self._seen.num_workers = max(self._seen.num_workers, min(int(found[1]), 1 << 20))
-        return False
+        if listed := _GLOBAL.search(line.text):
+            ranks = dict(enumerate(int(rank) for rank in listed[1].split(",")))
+            known = self._seen.global_ranks.setdefault(place.file, ranks)
+            self._seen.is_multinode = self._seen.is_multinode or ranks[0] != 0
+            if known != ranks:
+                known.clear()
+        return listed is not None
 
     def _add(self, line: Line, place: Place, one: Exit) -> None:
         one.agent = (place.file, line.agent_pid, line.speaker.task, None)

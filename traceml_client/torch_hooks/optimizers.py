@@ -40,6 +40,13 @@ _SCALED = -4
 """A gradient scaler decides whether it steps at all."""
 
 
+_STATE_MAKER = "_init_optim_state"
+"""The function of `torch.distributed.checkpoint` that steps a fresh optimizer, by no learning rate, only to give it a
+state that can be saved or loaded into: no step of training."""
+_STATE_ARGUMENTS = {"closure": None}
+"""What it steps with; hardly anything else does."""
+
+
 class OptimizerHooks:
     """Tells the step clock of every optimizer's outermost `step()`."""
 
@@ -64,9 +71,11 @@ class OptimizerHooks:
         scaler = torch.amp.GradScaler
         patches.replace(scaler, "step", self._scaled(scaler.step))
 
-    def before_step(self, optimizer: Any, _args: object = None, _kwargs: object = None) -> None:
+    def before_step(self, optimizer: Any, _args: object = None, kwargs: Any = None) -> None:
         """Has the form of torch's hook. The regular case is that of `StepClock.begin_optimizer`, without the call."""
         try:
+            if kwargs and kwargs == _STATE_ARGUMENTS and _is_for_state(sys._getframe(1)):
+                return
             key, clock = id(optimizer), self._clock
             if key == clock.alone and clock.phase == RESIDUAL and not clock.stepping:
                 clock.stepping = key
@@ -109,6 +118,8 @@ class OptimizerHooks:
             if self._is_stepping_elsewhere():
                 return False
         if id(optimizer) not in self._known:
+            if _is_for_state(sys._getframe(1)):
+                return False
             self._table.add(optimizer)
         return True
 
@@ -227,6 +238,14 @@ def call_before_first_zero_grad(action: Callable[[], None], measuring: Measuring
     restored.replace(Optimizer, "zero_grad", first_zero_grad)
     patches.on_undo(restored.undo)
     keep_uncompiled(first_zero_grad)
+
+
+def _is_for_state(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == _STATE_MAKER:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _hooked_step_code() -> CodeType:

@@ -258,6 +258,24 @@ def test_of_two_processes_with_one_number_a_kill_took_the_killed_one() -> None:
     assert read(table.format(1, 1), kernel, table.format(9, -9)).rank == 9
 
 
+@pytest.mark.parametrize(
+    ("early", "late", "rank"),
+    [
+        ("Jan  1 10:00:02 node-a train[7]: ", "Jan  1 10:00:32 node-b train[7]: ", 5),
+        ("[10:00:02] ", "[10:00:32] ", 5),
+        ("1767261602.1 ", "1767261632.1 ", 5),
+        ("[10:00:02] ", "2026-01-01T10:00:32 ", None),
+        ("[23:59:58] ", "[00:00:28] ", None),
+    ],
+)
+def test_clocks_of_any_style_are_compared_with_their_like(early: str, late: str, rank: int | None) -> None:
+    def stamped(prefix: str, log: str) -> str:
+        return "".join(prefix + line for line in log.splitlines(keepends=True))
+
+    logs = stamped(early, raised(5, "KeyError: 'x'")), stamped(late, raised(2, "ValueError: y"))
+    assert read(*logs).rank == read(*logs[::-1]).rank == rank
+
+
 def test_one_clock_of_fine_grain_tells_two_errors_of_one_file_apart() -> None:
     def log(early: str, late: str) -> tuple[str, str]:
         return raised(5, "KeyError: 'x'", f"2026-01-01T{early} "), raised(2, "ValueError: y", f"2026-01-01T{late} ")

@@ -26,6 +26,8 @@ _CLEAR_LEAD_S: Final = 2.0
 """Between two raises; loggers differ by less, and a rank that fails of another one often takes less."""
 _CLEAR_LEAD_IN_FILE_S: Final = 0.3
 """By one clock of finer grain than seconds."""
+_HALF_A_DAY_S: Final = 43_200.0
+_EPOCH_S: Final = 1e9
 _MANY_AGENTS: Final = 3
 """So many launchers in one log that got the same signal were stopped by something above them."""
 
@@ -135,12 +137,19 @@ def _first_by_clock(causes: Sequence[Cause]) -> Cause | None:
     """If the clocks tell the ranks apart; the order of lines alone proves nothing."""
     if any(cause.time is None or cause.rank is None for cause in causes):
         return None
+    if len({_clock_of(cause.time or 0.0) for cause in causes}) > 1:
+        return None
     timed = sorted(causes, key=lambda cause: cause.time or 0.0)
     other = next((cause for cause in timed if cause.rank != timed[0].rank), None)
     if other is None or not _is_clearly_before(timed[0], other):
         return None
     own = [cause for cause in timed if _is_clearly_before(cause, other)]
     return next((cause for cause in own if cause.category != "python_exception"), timed[0])
+
+
+def _clock_of(time: float) -> int:
+    """Which kind of clock shows such a time: of the day, and its half, of the year, or of the epoch."""
+    return int(time / _HALF_A_DAY_S) if time < 2 * _HALF_A_DAY_S else 2 if time < _EPOCH_S else 3
 
 
 def _is_clearly_before(one: Cause, other: Cause) -> bool:

@@ -17,6 +17,7 @@ _QUOTING: Final = re.compile(r"[\"'\\]|^    \s*[A-Za-z]|^ *traceback *: *$")
 _VARYING: Final = re.compile(r"(?:\\ )*\d+|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)(?:\\ )*")
 _RANK: Final = re.compile(r"(?i)(?<![a-z_])r(?:ank)?[ =:_]*(\d{1,6})\b")
 _OTHER_RANK: Final = re.compile(r"(?i)local|node|group|\bip=")
+_TIME: Final = re.compile(r"(?<!\d)(\d\d):(\d\d):(\d\d(?:[.,]\d+)?)|(?<!\d)(1\d{9}\.\d+)")
 _SOURCE: Final = re.compile(r"[A-Za-z][A-Za-z0-9.]*[-_][\w.-]*\w")
 
 
@@ -56,3 +57,13 @@ def source_in(prefix: str) -> str | None:
     """The host or pod that a prefix names."""
     found = _SOURCE.search(prefix)
     return found[0] if found is not None else None
+
+
+def time_in(prefix: str) -> float | None:
+    """Seconds of the day or of the epoch, as far as a prefix without a date tells."""
+    found = _TIME.search(prefix)
+    if found is None:
+        return None
+    if found[4] is not None:
+        return float(found[4])
+    return (int(found[1]) * 60 + int(found[2])) * 60 + float(found[3].replace(",", "."))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from traceml_daemon.triage.foreign import ForeignPrefixes, rank_in, source_in
+from traceml_daemon.triage.foreign import ForeignPrefixes, rank_in, source_in, time_in
 
 MAX_PIECE_BYTES: Final = 1 << 16
 
@@ -40,7 +40,7 @@ class Line:
     """Without prefixes and colours."""
     speaker: Speaker
     time: float | None
-    """Seconds within a year, of the host's own clock; comparable with other such times only."""
+    """Of the host's own clock, comparable with its like only: seconds within a year or a day, or of the epoch."""
     agent_pid: int | None
     is_agents: bool
     """Written by torchrun's own logger."""
@@ -107,7 +107,10 @@ _LEVELED: Final = re.compile(
 """What loggers put behind the time."""
 _LISTED: Final = re.compile(r" {0,6}\d{1,8}\t")
 """`cat -n`."""
-_SYSLOG: Final = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ([\w.-]+) (?!kernel:)[\w./@-]+(?:\[\d+\])?: ")
+_SYSLOG: Final = re.compile(
+    r"([A-Z][a-z]{2}) ([ \d]\d) (\d\d):(\d\d):(\d\d(?:\.\d+)?) ([\w.-]+) (?!kernel:)[\w./@-]+(?:\[\d+\])?: "
+)
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _HOST: Final = re.compile(
     r"((?:node|host|worker|master|slave|gpu|ip|dgx|hgx|compute|server|launcher)(?:[-_.]?\w+)*|\d+\.\d+\.\d+\.\d+): "
     r"(?!error:)"
@@ -190,6 +193,7 @@ class _Attribution:
         if prefix:
             self.rank = rank_in(prefix) if self.rank is None else self.rank
             self.source = self.source or source_in(prefix)
+            self.time = time_in(prefix) if self.time is None else self.time
             self.take_prefixes()
 
     def _take(self, pattern: re.Pattern[str], effect: Callable[[_Attribution, re.Match[str]], bool]) -> bool:
@@ -216,6 +220,13 @@ class _Attribution:
 
     def of_source(self, found: re.Match[str]) -> bool:
         self.source = found[1]
+        return True
+
+    def of_syslog(self, found: re.Match[str]) -> bool:
+        if found[1] not in _MONTHS:
+            return False
+        self.source = found[6]
+        self.time = _seconds(str(_MONTHS.index(found[1]) + 1), *found.group(2, 3, 4, 5))
         return True
 
     def of_clock(self, found: re.Match[str]) -> bool:
@@ -270,7 +281,7 @@ _PREFIXES: Final = (
     (_LEVELED, _Attribution.behind_time),
     (_LISTED, _Attribution.nothing),
     (_IN_GROUP, _Attribution.nothing),
-    (_SYSLOG, _Attribution.of_source),
+    (_SYSLOG, _Attribution.of_syslog),
     (_HOST, _Attribution.of_source),
     (_QUOTE, _Attribution.nothing),
     (_COMPOSE, _Attribution.of_source),

@@ -16,7 +16,7 @@ def _is_survived(cause: Cause, causes: list[Cause], ends: list[End]) -> bool:
         return False
     own = [end for end in ends if end.rank == cause.rank and not end.is_by_agent] if cause.rank is not None else []
     later = [one for one in causes if _is_behind(one, cause) and (not own or one.rank == cause.rank)]
-    if cause.tier == Tier.EXTERNAL:  # a notice is given some time before the stop
+    if cause.tier in (Tier.FABRIC, Tier.EXTERNAL):  # a link is retried, and a notice given, some time before the end
         return any(one.tier <= Tier.CRASH for one in later)
     fatal = [end for end in own or ends if end.is_fatal and not end.is_by_agent]
     return bool(later) or any(end.reports[0].place.file == cause.place.file for end in fatal)

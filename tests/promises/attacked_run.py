@@ -28,6 +28,8 @@ TOKEN = "the secret of this run"
 NUM_STEPS = 1000
 REPORTS = ("final_summary.json", "final_summary.txt", "manifest.json", "failure_report.json")
 _WALL = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z|(?<=, )\d+\.\d s\b")
+_AXIS = re.compile(r'"times_s": \[[^\]]*\]')
+"""Spans of wall time since training started: an attacked run takes longer."""
 _VARYING = re.compile(r'"(frames_rejected|updated_at|duration_s|pid|start_ticks)": ?\d+|  frames rejected: \d+\n')
 
 
@@ -152,7 +154,7 @@ def outcome(ending: Ending, scale: str | None) -> Outcome:
 
 def reports_of(run_dir: Path) -> dict[str, str]:
     texts = {name: (run_dir / name).read_text() for name in REPORTS if (run_dir / name).exists()}
-    return {name: _VARYING.sub("", _WALL.sub("TIME", text)) for name, text in texts.items()}
+    return {name: _AXIS.sub("", _VARYING.sub("", _WALL.sub("TIME", text))) for name, text in texts.items()}
 
 
 def files_of(run_dir: Path) -> dict[str, tuple[int, bytes]]:

@@ -525,6 +525,10 @@ def test_the_report_survives_its_own_json() -> None:
             "exited with code 1: no data, in step 21 (forward)",
         ),
         (
+            Rank(rank=1, error=handled(at_ms=1.0), signal="SIGTERM", state="lost"),
+            "was still handling ValueError: boom, in step 21 (forward)",
+        ),
+        (
             Rank(rank=1, error=error("SystemExit", "3", at_ms=1.0), exit_code=3),
             "exited with code 3 without an exception in step 21 (forward)",
         ),

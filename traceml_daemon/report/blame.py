@@ -171,9 +171,7 @@ def _blame_early_leaver(symptoms: Sequence[Symptom], finished: Sequence[Symptom]
         return None
     leaver = finished[0]
     if leaver.reading is not None and leaver.reading.kind == "original":  # caught, printed, and left
-        headline = (
-            f"{who(leaver)} printed {_shorten(leaver.reading.text)} and exited with code 0 while the others waited"
-        )
+        headline = f"{who(leaver)} printed {_shorten(leaver.reading.text)} and left with code 0 while the others waited"
         return Blame(leaver.reading.category, "likely", headline, leaver)
     headline = f"{who(leaver)} finished while the others still waited for it in a collective"
     return Blame("collective_mismatch", "likely", headline, leaver)
@@ -256,7 +254,8 @@ def _what(symptom: Symptom) -> str:
     if symptom.error is not None:
         message = _shorten(_first_line(symptom.error))
         first = wrapped(symptom.error.traceback)
-        text = f"raised {short_type(symptom.error)}" + (f": {message}" if message else "")
+        did = "was still handling" if symptom.is_handled else "raised"
+        text = f"{did} {short_type(symptom.error)}" + (f": {message}" if message else "")
         if first is not None and not text.endswith(_shorten(first)):  # not the same again, as a pool's worker raised it
             text = f"{text.rstrip('.:')}, from {_shorten(first)}"
         return f"{text},{where}" if (message or first) and where else text + where

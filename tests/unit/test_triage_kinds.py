@@ -230,6 +230,26 @@ def test_what_wraps_or_names_a_cause_is_not_the_cause(log: str, category: str, r
     assert (verdict.category, verdict.rank) == (category, rank)
 
 
+@pytest.mark.parametrize(
+    ("message", "category"),
+    [
+        ("AssertionError: grad norm is inf", "numerical_failure"),
+        ("ValueError: The state dict to load is missing the following keys: a", "checkpoint_mismatch"),
+        ("lzma.LZMAError: Corrupt input data", "corrupted_file"),
+        ("av.error.InvalidDataError: Invalid data found when processing input: 'a.mp4'", "corrupted_file"),
+        ("AssertionError: sequence parallelism requires tensor parallelism", "config_error"),
+        ("AssertionError: tensor 2 * pipeline 4 must divide world size 6", "wrong_world_size"),
+        ("yaml.scanner.ScannerError: mapping values are not allowed here", "config_error"),
+        ("RuntimeError: CUDA driver error: out of memory", "cuda_oom"),
+        ("AssertionError: the norm layer is missing", "python_exception"),
+        ("ValueError: the worlds must divide by two", "python_exception"),
+    ],
+)
+def test_words_of_one_kind(message: str, category: str) -> None:
+    verdict = read(f"{OUT_OF_MEMORY.rpartition('torch.Out')[0]}{message}\n{failed(1, 2, 5001)}")
+    assert (verdict.category, verdict.rank) == (category, 2)
+
+
 def test_line_ends_of_a_terminal_do_not_tear_a_table_apart() -> None:
     log = (
         f"[default5]:{OUT_OF_MEMORY.splitlines()[-1]}\n{failed(1, 5, 5001)}Root Cause (first observed failure):\n[0]:\n"

@@ -196,6 +196,7 @@ def test_a_collective_of_one_rank_while_the_others_exchanged_gradients_is_the_od
     assert (found.category, found.initiating_rank) == ("collective_mismatch", 2)
     assert "ranks 0-1 in backward" in found.summary
     assert "rank 2 in all_reduce" in found.summary
+    assert found.summary.startswith("rank 2 (node 0) ")
     assert str(found.source) == ('File "/data/job/train.py", line 17, in main' if has_aborted else "None")
 
 

@@ -122,11 +122,10 @@ def _blame_first(first: Symptom, originals: Sequence[Symptom], symptoms: Sequenc
 def _of_mismatch(first: Symptom, symptoms: Sequence[Symptom], evidence: tuple[Evidence, ...]) -> Blame:
     """The odd one of their calls, if there is one."""
     ways, odd = ways_text(symptoms), odd_caller(symptoms)
-    headline = f"ranks ran different collectives or sizes; {who(first)} noticed it first"
-    if ways:
-        headline = f"ranks ran different collectives or sizes: {ways}"
-    elif odd is not None:
-        headline = f"{who(odd)} ran a collective of another size than the others"
+    subject = "ranks ran different collectives or sizes"
+    if odd is not None:
+        subject = f"{who(odd)} ran another collective or size than the others"
+    headline = f"{subject}: {ways}" if ways else f"{subject}; {who(first)} noticed it first"
     confidence = first.confidence if odd is None else "likely"
     return Blame(first.category, confidence, headline, odd, evidence=evidence)
 
@@ -156,8 +155,10 @@ def _blame_absent(symptoms: Sequence[Symptom]) -> Blame | None:
     initiator = absent[0] if len(absent) == 1 else None
     headline = f"{ranks_text(s.rank for s in waiting)} waited in vain for a collective"
     if stood_in_different_calls(symptoms):
-        headline = f"ranks waited for one another in different collectives: {ways_text(symptoms)}"
-        return Blame("collective_mismatch", "likely", headline, odd_caller(symptoms))
+        odd = odd_caller(symptoms)
+        subject = "ranks waited" if odd is None else f"{who(odd)} and the others waited"
+        headline = f"{subject} for one another in different collectives: {ways_text(symptoms)}"
+        return Blame("collective_mismatch", "likely", headline, odd)
     if initiator is not None:
         headline = f"{who(initiator)} did not arrive at a collective in time"
         headline += f"; it was{_where(initiator)}" if initiator.step else ""

@@ -174,6 +174,7 @@ def test_an_error_behind_which_work_went_on_did_not_end_the_job(log: str, catego
          + BANNER + raised(2, "KeyError: 'x'") + failed(1, 2, 600), "python_exception", 2),
         (BANNER + BANNER.replace("21000", "22000") + OUT_OF_MEMORY + failed(1, 1, 500), "cuda_oom", 1),
         (BANNER + OUT_OF_MEMORY + FAILED_AND_ENDED + BANNER, "cuda_oom", 1),
+        ("Reason: OOMKilled\nExit Code: 137\n" + BANNER + steps(1, 9) + failed(-9, 2, 600), "host_oom_kill", 2),
     ],
 )  # fmt: skip
 def test_a_launch_behind_the_end_of_a_job_begins_another_attempt(log: str, category: str, rank: int | None) -> None:

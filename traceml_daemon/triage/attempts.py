@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Final
 
 from traceml_daemon.triage.observations import Observations, Place
+
+STOPS: Final = frozenset({"preempted_or_cancelled", "sigterm_unattributed", "hang"})
+"""Records of an end that is over once a job goes on; those of a kernel may stand anywhere in a file."""
 
 
 def drop_earlier_attempts(seen: Observations) -> None:
@@ -51,6 +55,6 @@ def _forget(seen: Observations, file: int, line: int) -> None:
 
     seen.raised = [one for one in seen.raised if is_kept(one.place)]
     seen.exits = [one for one in seen.exits if is_kept(one.place)]
-    seen.hits = [one for one in seen.hits if is_kept(one.place)]
+    seen.hits = [one for one in seen.hits if is_kept(one.place) or (one.is_record and one.category not in STOPS)]
     seen.signals = [one for one in seen.signals if is_kept(one.place)]
     seen.watchdogs = [one for one in seen.watchdogs if is_kept(one.place)]

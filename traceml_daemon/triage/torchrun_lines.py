@@ -184,8 +184,9 @@ class TorchrunLines:
     def _has_ended(self, file: int) -> bool:
         """Whether a job in this file is over: what a launcher says of its start begins another attempt."""
         seen = self._seen
-        ended = [*seen.wrappers, *(one.place for one in seen.exits), *(one.place for one in seen.signals)]
-        ended += [hit.place for hit in seen.hits if hit.is_record]
+        ended = [*seen.wrappers, *(one.place for one in seen.signals)]
+        ended += [one.place for one in seen.exits if one.source in ("agent", "table")]
+        ended += [hit.place for hit in seen.hits if hit.is_record and hit.category == "preempted_or_cancelled"]
         return any(place.file == file for place in ended)
 
     def _world(self, line: Line, place: Place) -> bool:

@@ -101,6 +101,8 @@ def test_an_error_that_other_ranks_repeat_is_the_one_ranks() -> None:
         ("srun: error: n1: task 0: Exited with exit code 1\n"
          "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T10:00:02 DUE TO TIME LIMIT ***\n",
          "preempted_or_cancelled"),
+        ("srun: error: n2: task 1: Killed\n" + STOPPED
+         + "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-01T10:00:02 ***\n", "sigkill_unattributed"),
     ],
 )  # fmt: skip
 def test_a_scheduler_that_cleans_up_behind_a_failed_task_gives_no_reason(log: str, category: str) -> None:

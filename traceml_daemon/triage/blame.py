@@ -28,6 +28,7 @@ _CLEAR_LEAD_IN_FILE_S: Final = 0.3
 """By one clock of finer grain than seconds."""
 _HALF_A_DAY_S: Final = 43_200.0
 _EPOCH_S: Final = 1e9
+_STOPPING: Final = frozenset({1, 2, 15})
 _MANY_AGENTS: Final = 3
 """So many launchers in one log that got the same signal were stopped by something above them."""
 
@@ -76,11 +77,14 @@ def _is_of_others(cause: Cause, found: Findings) -> bool:
 
 
 def _is_clean_up(stop: Cause, found: Findings) -> bool:
-    """A scheduler ends the other tasks of a step when one has failed: that gives no reason of its own."""
+    """A scheduler ends the other tasks of a step when one has failed or was killed: that is no reason of its own."""
     if stop.category != "sigterm_unattributed" and stop.is_stated:
         return False
-    failed = [one for one in found.seen.exits if one.source == "scheduler" and one.code and signal_of(one.code) == 0]
-    return any(one.place.file != stop.place.file or one.place.line < stop.place.line for one in failed)
+    failed = [one for one in found.seen.exits if one.code and signal_of(one.code) not in _STOPPING]
+    if any(one.place.file == stop.place.file and one.place.line < stop.place.line for one in failed):
+        return True
+    tasks = [one for one in failed if one.source == "scheduler" and signal_of(one.code) == 0]
+    return any(one.place.file != stop.place.file for one in tasks)
 
 
 def _has_waited(found: Findings) -> bool:

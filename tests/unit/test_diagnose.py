@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from traceml_daemon.commands.redaction import Redactor
 from traceml_launch import cli
 
 OUT_OF_MEMORY = """\
@@ -155,6 +156,53 @@ srun: error: gpu-node17: task 0: Exited with exit code 1
 """
 
 
+LEAKS = (  # a line, and what must not be left of it
+    ("HOME=/home/carla", "carla"),
+    ("open /home/carla/x.bin for carla", "carla"),
+    ("PATH=/bin:/opt/carla/tools/bin", "carla"),
+    ("at file:///srv/carla/x.py, /data/day=3/carla/x.bin", "carla"),
+    ("s3://hidden/ckpt/x.pt", "hidden"),
+    ("bound to fe80::1ff:fe23:4567:890a", "4567"),
+    ("bound to [2001:db8:1::7]:29500", "2001"),
+    ("bound to 2001:db8::192.0.2.33", "192.0"),
+    ("link aa:bb:cc:dd:ee:0f", "ee:0f"),
+    ("hostname: nodeabc\nconnect to nodeabc", "nodeabc"),
+    ("connect to [nodeabc]:29500", "nodeabc"),
+    ("tcp://nodeabc:29500", "nodeabc"),
+    ("https://carla:hunter2@git.corp/x", "hunter2"),
+    ("https://carla:hunter2@git.corp/x", "carla"),
+    ("https://carla:hunter2@git.corp/x", "git.corp"),
+    ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG", "wJalr"),
+    ("aws_access_key_id = ASIAIOSFODNN7EXAMPLE", "ASIA"),
+    ("Authorization: Bearer 0a1b2c3d4e5f6g7h", "0a1b"),
+    ("Authorization: Basic Y2FybGE6aHVudGVyMg==", "Y2Fy"),
+    ('{"password": "two words", "x": 1}', "two words"),
+    ("PASSWORD=abc12", "abc12"),
+    ("passphrase: correct-horse", "correct"),
+    ("AccountKey=Zm9vYmFyYmF6cXV4==;", "Zm9v"),
+    ("?X-Amz-Signature=abcdef0123456789&x=1", "abcdef"),
+    ("wandb key 0123456789abcdef0123456789abcdef01234567", "0123456789"),
+    ("ghs_abcdefghijklmnopqrstuvwxyz0123456789", "abcdefgh"),
+    ("-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKC\n-----END RSA PRIVATE KEY-----", "MIIE"),
+)
+KEPT = (
+    "at 12:30:45 x[100:200] std::vector ::1 127.0.0.1",
+    "https://pytorch.org/docs/stable/elastic/errors.html",
+    "torch/distributed/run.py",
+    "localhost:29500 [localhost]:29500",
+)
+
+
+@pytest.mark.parametrize(("line", "secret"), LEAKS)
+def test_redaction_takes_out(line: str, secret: str) -> None:
+    assert secret not in Redactor().text(line)
+
+
+@pytest.mark.parametrize("line", KEPT)
+def test_redaction_leaves(line: str) -> None:
+    assert Redactor().text(line) == line
+
+
 def test_redacted_output_names_nobody_and_stays_consistent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,6 +215,10 @@ def test_redacted_output_names_nobody_and_stays_consistent(
     for text in [printed, *texts]:
         assert not any(word in text for word in ("jsmith", "10.1.2.3", "abcdef123456", "gpu-node17", "example.com"))
     assert json.loads(printed)["category"] == "python_exception"
+    assert run(monkeypatch, "--sarif", "--redact", str(log)) == 0
+    document = capsys.readouterr().out
+    assert "jsmith" not in document
+    assert "https://json.schemastore.org/" in document
     tail = texts[-1]
     assert "site-packages/torch/serialization.py" in tail
     folder = re.findall(r"<path\d+>(?=/train\.py)", tail)

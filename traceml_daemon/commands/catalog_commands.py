@@ -50,7 +50,7 @@ def write_page(words: Sequence[str]) -> Path:
 
     path = Path(words[0] if words else PAGE_FILE).expanduser()
     try:
-        path.write_text(catalog_html(list(catalog.load_catalog().values()), catalog.load_endings()))
+        path.write_text(catalog_html(list(catalog.load_catalog().values()), catalog.load_endings()), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--html: cannot write {path}: {error.strerror}") from None
     return path

@@ -19,6 +19,7 @@ from traceml_client.protocol.manifest import (
 )
 from traceml_daemon.diagnosis.wording import ranks_text
 from traceml_daemon.errors import ReportError
+from traceml_daemon.report.text import harmless
 from traceml_daemon.run.run_manifest import may_be_alive
 from traceml_daemon.run.run_status import STALLED_S, RunStatus, read_status
 
@@ -112,7 +113,7 @@ _MAX_RANKS: Final = 64
 
 
 def status_text(status: RunStatus) -> str:
-    return "\n".join((*_heading(status), *_ranks(status))) + "\n"
+    return harmless("\n".join((*_heading(status), *_ranks(status))) + "\n")
 
 
 def _heading(status: RunStatus) -> Iterator[str]:

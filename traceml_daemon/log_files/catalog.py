@@ -22,7 +22,7 @@ def categories() -> list[str]:
 
 def load_entry(category: str) -> CatalogEntry:
     """Raises BadEntry, and OSError where there is no such file; see `categories`."""
-    return parse_entry((_FOLDER / f"{category}.toml").read_text())
+    return parse_entry((_FOLDER / f"{category}.toml").read_text(encoding="utf-8"))
 
 
 def advice(
@@ -64,4 +64,4 @@ def load_catalog() -> Mapping[str, CatalogEntry]:
 
 def load_endings() -> Endings:
     """Raises BadEntry."""
-    return parse_endings((_TRIAGE / "endings.toml").read_text())
+    return parse_endings((_TRIAGE / "endings.toml").read_text(encoding="utf-8"))

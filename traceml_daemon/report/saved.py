@@ -77,5 +77,5 @@ def read_saved(path: Path, kind: type[_T]) -> _T:
         raise StoreError(f"{path} is missing{_WHY_MISSING.get(path.name, '').format(path.parent)}") from None
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StoreError(f"{path} is damaged or of another version: {error}") from None

@@ -15,6 +15,7 @@ from traceml_daemon.diagnosis.wording import ranks_text
 from traceml_daemon.report.form import PHASE_NAMES, FailureReport, FinalSummary, PhaseTimes, StepTimeSection
 
 MAX_LINES: Final = 6
+_STEERING: Final = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 _REASONS: Final = {
     "peer_lost": "lost a peer",
     "collective_timeout": "waited in vain for a collective",
@@ -22,6 +23,11 @@ _REASONS: Final = {
     "sigkill_by_agent": "ended by SIGKILL",
     "aborted_by_watchdog": "aborted",
 }
+
+
+def harmless(text: str) -> str:
+    """Without what steers a terminal: messages of a run are its own words, and not commands to a reader's screen."""
+    return text.translate(_STEERING)
 
 
 def failure_lines(report: FailureReport) -> tuple[str, ...]:
@@ -36,7 +42,7 @@ def failure_lines(report: FailureReport) -> tuple[str, ...]:
     lines.append(f"Next: {report.next_step}")
     if report.command is not None:
         lines.append(f"  $ {report.command}")
-    return tuple(line.replace("\n", " ") for line in lines[:MAX_LINES])
+    return tuple(harmless(line.replace("\n", " ")) for line in lines[:MAX_LINES])
 
 
 def finding_lines(finding: Finding) -> tuple[str, ...]:
@@ -83,7 +89,7 @@ def summary_text(summary: FinalSummary) -> str:
         _step_time(summary.step_time, has_failed=summary.training.status != "completed"),
         _resources(summary),
     )
-    return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
+    return harmless("\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n")
 
 
 def failure_text(report: FailureReport) -> str:
@@ -94,7 +100,7 @@ def failure_text(report: FailureReport) -> str:
     lines += [f"{item.contrast}: {item.text} ({item.place})" for item in report.evidence if item.contrast]
     lines += [f"To verify: $ {report.verify_command}"] if report.verify_command is not None else []
     lines += [f"Not known: {fact.fact}; $ {fact.command}" for fact in report.missing]
-    return "\n".join(lines) + "\n"
+    return harmless("\n".join(lines) + "\n")
 
 
 def outcome_lines(summary: FinalSummary) -> Iterator[str]:

@@ -147,7 +147,7 @@ def _node_reports(run_dir: Path, meta: dict[str, str]) -> Iterator[tuple[int, No
         index = name.removeprefix("node_")
         try:
             report = msgspec.json.decode(data, type=NodeReport)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if index.isdecimal() and int(index) == report.node_index:
             yield report.node_index, report
@@ -198,7 +198,7 @@ def _close_database(database: sqlite3.Connection, roster: Roster) -> None:
 def _json(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

@@ -6,6 +6,7 @@ Not imported for `supervise`: typer costs 160 ms, which every `traceml run` woul
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -120,8 +121,11 @@ def look_at_runs(arguments: Sequence[str]) -> int:
 
 def _run(typed: typer.Typer, arguments: Sequence[str], *, prog_name: str, exit_failed: int = EXIT_FAILED) -> int:
     """An error is one line on standard error."""
+    if sys.stdout is None:  # started with `>&-`
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     try:
         result = typer.main.get_command(typed).main(list(arguments), prog_name=prog_name, standalone_mode=False)
+        sys.stdout.flush()
     except _UsageError as error:
         named: Any = error  # its own message names the option, its text alone does not
         return _complain(prog_name, named.format_message(), EXIT_USAGE)
@@ -129,6 +133,12 @@ def _run(typed: typer.Typer, arguments: Sequence[str], *, prog_name: str, exit_f
         return _complain(prog_name, str(error), EXIT_USAGE)
     except TracemlError as error:
         return _complain(prog_name, str(error), exit_failed)
+    except OSError as error:
+        if error.filename is None:  # what is left in the buffer would fail again when Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # a reader such as `head` that has seen enough; click's own code for it
+            return 1
+        return _complain(prog_name, f"{error.filename or 'standard output'}: {error.strerror}", exit_failed)
     return result if isinstance(result, int) else 0
 
 

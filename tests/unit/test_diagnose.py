@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -167,6 +168,17 @@ def test_a_document_of_endless_depth_is_no_traceback(
     monkeypatch.setattr(sys, "argv", ["traceml", command, *words])
     assert cli.main() in (0, 2, 3)
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("redirection", "code", "complaint"), [(">/dev/full", 2, "standard output"), (">&-", 0, "")])
+def test_output_that_nobody_takes_is_no_traceback(tmp_path: Path, redirection: str, code: int, complaint: str) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(OUT_OF_MEMORY)
+    call = "import sys; from traceml_launch.cli import main; sys.exit(main())"
+    words = ["bash", "-c", f'"$@" {redirection}', "bash", sys.executable, "-c", call, "diagnose", str(log)]
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (code, 1 if complaint else 0), done.stderr
+    assert complaint in done.stderr
 
 
 SECRETS = """\

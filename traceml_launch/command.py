@@ -21,7 +21,13 @@ _SHUTDOWN_TIMEOUTS = ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "PET_SHUTDOWN_TIMEOUT")
 
 
 def torchrun_argv(
-    config: LaunchConfig, *, python: str, worker_file: str, environ: Mapping[str, str], run_name: str
+    config: LaunchConfig,
+    *,
+    python: str,
+    worker_file: str,
+    environ: Mapping[str, str],
+    run_name: str,
+    is_name_taken: bool = False,
 ) -> list[str]:
     """The command that trains.
 
@@ -29,11 +35,12 @@ def torchrun_argv(
         python: the interpreter that runs us, so that torchrun is the one beside us.
         worker_file: path of traceml_client/worker.py; used where torchrun takes nothing but a path (`--run-path`).
         run_name: the name that was reserved, for a rendezvous of one node.
+        is_name_taken: the working directory, where Python looks for a module first, has a `traceml_client` of its own.
     """
     argv = [python, *_PYTHON_MODULE, TORCHRUN_MODULE, *_placement(config, environ, run_name), *config.torchrun_options]
     if config.is_disabled:
         return [*argv, *_plain_target(config.target)]
-    if "--run-path" in config.torchrun_options:
+    if "--run-path" in config.torchrun_options or is_name_taken:
         return [*argv, worker_file, *_worker_target(config.target)]
     return [*argv, "-m", WORKER_MODULE, *_worker_target(config.target)]
 

@@ -227,13 +227,16 @@ def _watch_order(node: Node, torchrun_pid: int, server: HandoverServer) -> Watch
 
 
 def _argv(node: Node) -> list[str]:
-    folder = node.assignment.folder
+    folder, worker_file = node.assignment.folder, Path(environ.__file__).parents[2] / WORKER_FILE
+    here = Path.cwd() / worker_file.parent.name
     return command.torchrun_argv(
         node.config,
         python=sys.executable,
-        worker_file=str(Path(environ.__file__).parents[2] / WORKER_FILE),
+        worker_file=str(worker_file),
         environ=environ.snapshot(),
         run_name=folder.run_name if folder is not None else node.config.run_name,
+        is_name_taken=here.with_suffix(".py").exists()
+        or (here != worker_file.parent and (here / "__init__.py").exists()),
     )
 
 

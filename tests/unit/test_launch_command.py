@@ -40,6 +40,13 @@ def test_the_target_comes_last_and_its_arguments_stay(config: LaunchConfig, expe
     assert argv(config) == f"{TORCHRUN} --nnodes 1 --nproc-per-node 1 {ALONE} {expected}"
 
 
+def test_a_module_of_our_name_in_the_working_directory_is_not_run_in_our_place() -> None:
+    words = torchrun_argv(
+        launch("module"), python="py", worker_file="/w/worker.py", environ={}, run_name="r", is_name_taken=True
+    )
+    assert " ".join(words).endswith(f"{ALONE} /w/worker.py -m train --lr 1 -- --nnodes")
+
+
 @pytest.mark.parametrize(
     ("config", "environ", "expected"),
     [

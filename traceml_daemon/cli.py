@@ -121,8 +121,6 @@ def look_at_runs(arguments: Sequence[str]) -> int:
 
 def _run(typed: typer.Typer, arguments: Sequence[str], *, prog_name: str, exit_failed: int = EXIT_FAILED) -> int:
     """An error is one line on standard error."""
-    if sys.stdout is None:  # started with `>&-`
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     try:
         result = typer.main.get_command(typed).main(list(arguments), prog_name=prog_name, standalone_mode=False)
         sys.stdout.flush()

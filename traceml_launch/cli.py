@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -30,6 +31,7 @@ LATER_COMMANDS = ("stacks",)
 
 def main() -> int:
     """`traceml`: returns the exit code of the command."""
+    _open_closed_streams()
     words = sys.argv[1:]
     name = words[0] if words else ""
     if name == "run":
@@ -49,6 +51,7 @@ def main() -> int:
 
 def run_main() -> int:
     """`traceml-launch`."""
+    _open_closed_streams()
     return run_command(sys.argv[1:])
 
 
@@ -65,6 +68,16 @@ def run_command(words: Sequence[str]) -> int:
         return supervise.run(config)
     except ConfigError as error:
         return _refuse("traceml run", str(error))
+
+
+def _open_closed_streams() -> None:
+    """After `2>&-` the next file that is opened would be standard error, and receive what is printed there."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free: this one
+            setattr(sys, name, os.fdopen(fd, "w" if fd else "r", closefd=False))
 
 
 def _serve(words: Sequence[str]) -> int:

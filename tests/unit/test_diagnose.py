@@ -170,13 +170,16 @@ def test_a_document_of_endless_depth_is_no_traceback(
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("redirection", "code", "complaint"), [(">/dev/full", 2, "standard output"), (">&-", 0, "")])
+@pytest.mark.parametrize(
+    ("redirection", "code", "complaint"),
+    [(">/dev/full", 2, "standard output"), (">&-", 0, ""), ("<&- 2>&-", 0, "")],
+)
 def test_output_that_nobody_takes_is_no_traceback(tmp_path: Path, redirection: str, code: int, complaint: str) -> None:
     log = tmp_path / "train.log"
     log.write_text(OUT_OF_MEMORY)
     call = "import sys; from traceml_launch.cli import main; sys.exit(main())"
     words = ["bash", "-c", f'"$@" {redirection}', "bash", sys.executable, "-c", call, "diagnose", str(log)]
-    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    done = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (code, 1 if complaint else 0), done.stderr
     assert complaint in done.stderr
 

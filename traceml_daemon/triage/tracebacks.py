@@ -33,9 +33,10 @@ _RELAYED: Final = re.compile(r"last\): \(RANK (\d{1,6})\)$")
 """How checkpoints of many ranks tell each of them what failed on another one."""
 _OVER: Final = re.compile(
     r"[=*#-]{3,}|[\w.]+: (?:[\w./+-]+|\[.*\])$|(?i:step|epoch|iter(?:ation)?)\b.{0,3}\d"
-    r"|(?:slurmstepd|srun|kernel|systemd)\b.*: "
+    r"|(?:slurmstepd|srun|kernel|systemd)\b.*: |Exception ignored |terminate called "
 )
 """What a job prints of its configuration or its progress, or what others say of it, does not go on with a message."""
+_CPP_LOGGED: Final = re.compile(r"\[[VIWEF](?:\d{3,4} [^\]]*)? \S+\.(?:cpp|cc|cu|hpp):\d+\]")
 _MAX_FRAMES: Final = 100
 _MAX_FOREIGN: Final = 200
 _MAX_TAIL: Final = 14
@@ -196,9 +197,13 @@ class Tracebacks:
             state.is_chained, state.tail, state.previous = True, _MAX_TAIL, ""
             return None
         kind = kind_of(stripped, has_frames=False)
+        if kind is not None and state.last is not None and state.last.message.endswith("raised:"):
+            state.is_chained = True
+            return self._raise(state, line, kind, quote)
         if (
             line.is_agents
             or _OVER.match(stripped)
+            or _CPP_LOGGED.search(line.raw)
             or (kind is not None and not state.is_chained and line.text[:1] not in (" ", "\t"))
         ):
             state.tail = 0

@@ -22,6 +22,7 @@ from traceml_client.protocol.columns import STEP_STREAM
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.messages import Records
 from traceml_daemon.storage.chunks import Chunk
+from traceml_daemon.storage.database import LOCK_WAIT_S
 from traceml_daemon.storage.rows import IncarnationRow, StreamTotals
 from traceml_daemon.storage.store import Store
 
@@ -38,6 +39,31 @@ def row(incarnation_id: int = 1, **changes: object) -> IncarnationRow:
         None, None, None, None, None, None, "[]", 0, None, None,
     )  # fmt: skip
     return values._replace(**changes)
+
+
+async def test_somebody_elses_lock_is_waited_for(tmp_path: Path) -> None:
+    store = await Store.open(tmp_path / "t.sqlite")
+    told: list[bool] = []
+    store.on_commit = lambda _chunks, is_stored: told.append(is_stored)
+    store.put_incarnation(row())
+    await store.drain()
+    person = sqlite3.connect(tmp_path / "t.sqlite", isolation_level=None)
+    person.execute("BEGIN IMMEDIATE")
+    store.put(chunk(0, 10))
+    draining = asyncio.create_task(store.drain())
+    done, _ = await asyncio.wait([draining], timeout=2.5 * LOCK_WAIT_S)
+    assert not done
+    person.execute("ROLLBACK")
+    await draining
+    person.execute("BEGIN")
+    person.execute("SELECT COUNT(*) FROM steps").fetchall()
+    sealing = asyncio.create_task(store.seal())
+    done, _ = await asyncio.wait([sealing], timeout=2.5 * LOCK_WAIT_S)
+    assert not done
+    person.close()
+    await sealing
+    assert (told[-1], store.failure) == (True, None)
+    assert select(tmp_path, "SELECT COUNT(*) FROM steps") == [(10,)]
 
 
 async def test_what_is_put_is_committed_in_order_and_told(tmp_path: Path) -> None:

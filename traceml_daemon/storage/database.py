@@ -24,6 +24,8 @@ _WAL_PAGES = 4000
 """16 MB between automatic checkpoints, which run on the writer's thread."""
 
 
+LOCK_WAIT_S: Final = 0.5
+"""One try; the writer tries again."""
 SEALING_STATEMENTS: Final = ("PRAGMA wal_checkpoint(TRUNCATE)", "PRAGMA journal_mode=DELETE")
 """What makes the file complete in itself: a copy of it opens anywhere, also where nothing can be written beside it."""
 
@@ -89,7 +91,7 @@ class DatabaseFile:
 
     def _open(self, path: Path) -> sqlite3.Connection:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        database = sqlite3.connect(path)
+        database = sqlite3.connect(path, timeout=LOCK_WAIT_S)
         try:
             if self.is_exclusive:
                 database.execute("PRAGMA locking_mode=EXCLUSIVE").fetchone()

@@ -3,7 +3,8 @@
 `put` never waits, so the hot path stays synchronous; its answer tells the shell to stop reading sockets, and `on_room`
 that it may go on. What is committed is reported by `on_commit`, in order; acknowledgements are sent from there only.
 A transaction that fails (disk full) is dropped, counted and reported as not stored, and the next one is tried as usual:
-telemetry degrades, the run goes on.
+telemetry degrades, the run goes on. Where only somebody else's lock is in the way (a person's shell), it is tried again
+for a while first: the queue fills, sockets are not read, and the ranks' recorders hold what is new.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import contextlib
 import functools
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -31,6 +32,10 @@ CHUNK_OVERHEAD_BYTES: Final = 250
 """What a queued chunk costs beside its columns."""
 LINGER_S: Final = 0.05
 """A transaction costs 150 us and an acknowledgement 10, so a trickle of frames waits this long for company."""
+LOCKED_S: Final = 30.0
+"""Patience with a lock, once: where it was in vain, the next transaction has none."""
+SEALING_LOCKED_S: Final = 5.0
+"""Somebody reads a file that is complete; making it whole is worth less than the report in time."""
 
 _log = logging.getLogger("traceml_daemon")
 
@@ -193,13 +198,10 @@ class Store:
             await self._writer
         if self._linger is not None:
             self._linger.cancel()
-        try:
-            for statement in SEALING_STATEMENTS:
-                await self._database.execute_fetchall(statement)
-        except sqlite3.Error as error:
+        error = await self._patiently(self._make_whole, SEALING_LOCKED_S)
+        if error is not None:
             self._fail(error)
-        finally:
-            await self._database.close()
+        await self._database.close()
         await self._loop.run_in_executor(None, self._file.put_in_place)
 
     def _write_soon(self) -> None:
@@ -231,6 +233,15 @@ class Store:
 
     async def _write(self, batch: _Batch) -> bool:
         """One transaction; whether its chunks are stored. Rows about ranks are kept for the next one if it fails."""
+        error = await self._patiently(functools.partial(self._commit, batch), LOCKED_S)
+        if error is None:
+            return True
+        self._fail(error)
+        self._batch.incarnations = batch.incarnations | self._batch.incarnations
+        self._batch.meta = batch.meta | self._batch.meta
+        return False
+
+    async def _commit(self, batch: _Batch) -> None:
         database = self._database
         try:
             if batch.incarnations:
@@ -240,15 +251,34 @@ class Store:
             if batch.chunks:
                 await database.executemany(schema.INSERT_CHUNK, join_neighbours(batch.chunks))
             await database.commit()
-        except (sqlite3.Error, OverflowError) as error:
-            self._fail(error)
+        except BaseException:
             with contextlib.suppress(sqlite3.Error):
                 await database.rollback()
-            self._batch.incarnations = batch.incarnations | self._batch.incarnations
-            self._batch.meta = batch.meta | self._batch.meta
-            return False
-        return True
+            raise
+
+    async def _make_whole(self) -> None:
+        for statement in SEALING_STATEMENTS:
+            await self._database.execute_fetchall(statement)
+
+    async def _patiently(
+        self, act: Callable[[], Awaitable[None]], patience_s: float
+    ) -> sqlite3.Error | OverflowError | None:
+        """Its error, if it has one in the end; each try waits a moment for the lock itself."""
+        until_s = self._loop.time() + (patience_s if self._failure is None else 0.0)
+        while True:
+            try:
+                await act()
+            except (sqlite3.Error, OverflowError) as error:
+                if not _is_locked(error) or self._loop.time() >= until_s:
+                    return error
+            else:
+                return None
 
     def _fail(self, error: Exception) -> None:
         if self._failure is None:
             self._failure = f"{self._file.path.name}: {error}"
+
+
+def _is_locked(error: Exception) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

@@ -105,3 +105,9 @@ def test_a_reader_sees_the_old_file_or_the_new_one_whenever_the_writer_is_killed
         child.communicate()
     content = path.read_bytes()
     assert (len(content), len(set(content))) == (20_000, 1)
+
+
+def test_a_pipe_in_the_manifests_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(StoreError, match="not a regular file"):
+        manifest.read_manifest(tmp_path)

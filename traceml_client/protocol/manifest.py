@@ -7,7 +7,9 @@ launcher is the only writer. There are never two.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -211,11 +213,19 @@ def write_manifest(run_dir: Path, manifest: Manifest) -> None:
     write_atomically(run_dir / FILE_NAME, encode_json(manifest))
 
 
+def read_document(path: Path) -> bytes:
+    """A file of ours. What has its name and is a pipe is not waited for. Raises OSError."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file.read()
+
+
 def read_manifest(run_dir: Path) -> Manifest:
     """Raises StoreError with one line that names the file if it is missing, damaged or of another form."""
     path = run_dir / FILE_NAME
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Manifest)
+        return msgspec.json.decode(read_document(path), type=Manifest)
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

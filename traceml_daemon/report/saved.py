@@ -12,7 +12,7 @@ import msgspec
 from traceml_client.protocol.artifacts import FAILURE_FILE, SUMMARY_FILE
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.launch import NODE_FILE
-from traceml_client.protocol.manifest import TelemetryFacts, Topology
+from traceml_client.protocol.manifest import TelemetryFacts, Topology, read_document
 from traceml_client.protocol.node import NodeReport
 from traceml_daemon.report.form import (
     FailureReport,
@@ -72,7 +72,7 @@ def read_node_reports(run_dir: Path) -> Iterator[NodeReport]:
 def read_saved(path: Path, kind: type[_T]) -> _T:
     """Raises as `read_run`."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(read_document(path), type=kind)
     except FileNotFoundError:
         raise StoreError(f"{path} is missing{_WHY_MISSING.get(path.name, '').format(path.parent)}") from None
     except OSError as error:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.test_triage_kinds import failed, read
-from tests.unit.test_triage_rules import HEADER
+from tests.unit.test_triage_kinds import AGENT, failed, read
+from tests.unit.test_triage_rules import HEADER, raised
 
 
 def table(*ends: tuple[int, int, int]) -> str:
@@ -34,3 +34,80 @@ def test_what_a_library_logs_behind_an_exception_is_no_part_of_its_message(line:
         verdict = read(error + noise + dogs + end)
         assert (verdict.category, verdict.rank) == ("python_exception", 2)
     assert read(dogs + end.replace("exitcode  : 1 ", "exitcode  : -6 ")).category == "collective_timeout"
+
+
+KILLED = failed(-9, 1, 41) + table((-9, 1, 41))
+
+
+@pytest.mark.parametrize(
+    ("record", "category"),
+    [
+        ("Out of memory: Killed process 977 (mysqld) total-vm:9kB", "sigkill_unattributed"),
+        ("oom-kill:constraint=CONSTRAINT_NONE,task=chrome,pid=977,uid=1000", "sigkill_unattributed"),
+        ("Out of memory: Killed process 41 (mysqld) total-vm:9kB", "host_oom_kill"),
+        ("Out of memory: Killed process 977 (python3) total-vm:9kB", "host_oom_kill"),
+        ("Jan  1 09:59:58 n1 kernel: Out of memory: Killed process 977 (python3) total-vm:9kB", "host_oom_kill"),
+        ("Jan  1 07:29:58 n1 kernel: Out of memory: Killed process 977 (python3) total-vm:9kB", "host_oom_kill"),
+        ("Jan  1 09:48:10 n1 kernel: Out of memory: Killed process 977 (python3) total-vm:9kB", "sigkill_unattributed"),
+        ("Jan  1 09:48:10 n1 kernel: Out of memory: Killed process 41 (python3) total-vm:9kB", "host_oom_kill"),
+        ("task x invoked oom-killer: order=0\nOut of memory: Killed process 977 (mysqld)", "sigkill_unattributed"),
+        ("task x invoked oom-killer: order=0\nOut of memory: Killed process 41 (python)", "host_oom_kill"),
+        (
+            "Out of memory: Killed process 9 (mysqld)\n" * 9 + "Out of memory: Killed process 41 (python)",
+            "host_oom_kill",
+        ),
+    ],
+)
+def test_a_kernels_record_of_another_process_does_not_explain_a_kill(record: str, category: str) -> None:
+    killed = KILLED.replace("E0101 20:57:27", "E0101 10:00:00")
+    for verdict in (read(f"{record}\n{killed}"), read(killed, f"{record}\n")):
+        assert (verdict.category, verdict.rank) == (category, 1)
+
+
+@pytest.mark.parametrize(
+    ("speakers", "tasks", "rank"),
+    [
+        ([(0, 0), (3, 3)], "2", 2),
+        ([(0, 0), (3, 3)], "1-2", None),
+        ([(0, 0), (2, 5)], "2", None),
+        ([(0, 0)], "2", None),
+        ([], "2", None),
+    ],
+)
+def test_a_schedulers_task_is_a_rank_where_the_lines_show_it(
+    speakers: list[tuple[int, int]], tasks: str, rank: int | None
+) -> None:
+    lost = "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited"
+    spoken = "".join(raised(rank, lost, f"{task}: ") for task, rank in speakers)
+    record = (
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.\n"
+    )
+    for log, category in (
+        (f"{record}srun: error: n1: task {tasks}: Out Of Memory\n", "host_oom_kill"),
+        (f"srun: error: n1: task {tasks}: Killed\n", "sigkill_unattributed"),
+    ):
+        verdict = read(spoken + log + "srun: error: n1: tasks 0,4-5: Terminated\n")
+        assert (verdict.category, verdict.rank) == (category, rank)
+        if rank is not None:
+            assert set(verdict.collateral) == {0, 3, 4, 5}
+
+
+@pytest.mark.parametrize(
+    ("sent", "end", "collateral"),
+    [
+        ((40, 42, 43), (1, 41), {0, 2, 3}),
+        ((40, 42, 55), (1, 41), {0, 2, 3}),
+        ((42, 43), (1, 41), set()),
+        ((39, 40, 42), (1, 41), set()),
+        ((), (1, 41), set()),
+    ],
+)
+def test_processes_that_torchrun_closed_are_the_ranks_of_their_place(
+    sent: tuple[int, ...], end: tuple[int, int], collateral: set[int]
+) -> None:
+    closing = "".join(f"{AGENT.replace('E', 'W', 1)}Sending process {pid} closing signal SIGTERM\n" for pid in sent)
+    log = closing + failed(1, *end)
+    assert set(read(log + table((1, *end))).collateral) == collateral
+    assert set(read(log + table((1, *end)).replace("rank      : 1 ", "rank      : 9 ")).collateral) == {
+        rank + 8 for rank in collateral
+    }

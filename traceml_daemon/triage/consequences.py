@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from traceml_daemon.triage.causes import Tier, is_consequence
+from traceml_daemon.triage.ends import End, signal_of
+from traceml_daemon.triage.observations import Observations
 from traceml_daemon.triage.verdict import Findings, Verdict, places_of
+
+_BY_AGENT: Final = {"sent": "sigterm_by_agent", "forced": "sigkill_by_agent"}
 
 
 def complete(verdict: Verdict, found: Findings) -> None:
@@ -20,6 +26,7 @@ def complete(verdict: Verdict, found: Findings) -> None:
 
 def _fill_collateral(verdict: Verdict, found: Findings) -> None:
     reasons = verdict.collateral
+    reasons.update(_closed(found.ends, found.seen))
     for end in found.ends:
         if end.rank is not None and end.is_by_agent:
             reasons[end.rank] = "sigkill_by_agent" if end.code == -9 else "sigterm_by_agent"
@@ -31,6 +38,28 @@ def _fill_collateral(verdict: Verdict, found: Findings) -> None:
             reasons.setdefault(end.rank, "aborted_by_watchdog")
     if verdict.rank is not None:
         reasons.pop(verdict.rank, None)
+
+
+def _closed(ends: list[End], seen: Observations) -> dict[int, str]:
+    """Ranks that are known only by the number of the process that torchrun, or a scheduler, ended.
+
+    torchrun starts its workers one after the other, and ends or reports each of them. So their order is that of the
+    numbers, unless the worker that failed stands at another place.
+    """
+    closed: dict[int, str] = {}
+    if seen.tasks_are_ranks and not ends:
+        tasks = [one for one in seen.exits if one.source == "scheduler" and signal_of(one.code) in (9, 15)]
+        closed.update((one.agent[2], "sigterm_by_agent") for one in tasks if one.agent[2] is not None)
+    for agent in {(one.place.file, one.agent_pid) for one in seen.signals if one.direction == "sent"}:
+        sent = {one.pid: one.direction for one in seen.signals if (one.place.file, one.agent_pid) == agent and one.pid}
+        own = [end for end in ends if end.pid and end.rank is not None and end.local_rank is not None]
+        own = [end for end in own if any(report.agent[:2] == agent for report in end.reports)]
+        pids = sorted({*sent, *(end.pid for end in own if end.pid)})
+        offsets = {(end.rank or 0) - pids.index(end.pid or 0) for end in own}
+        if len(offsets) == 1 and all(pids[end.local_rank or 0 :][:1] == [end.pid] for end in own):
+            offset = offsets.pop()
+            closed.update((offset + pids.index(pid), _BY_AGENT[how]) for pid, how in sent.items())
+    return closed
 
 
 def _compare_with_torchrun(verdict: Verdict, found: Findings) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceml_daemon.triage.causes import Cause, Tier
-from traceml_daemon.triage.ends import End, first_end, only_worker, signal_of
+from traceml_daemon.triage.ends import End, first_end, only_worker, signal_of, task_ended_by
 from traceml_daemon.triage.observations import Place
 from traceml_daemon.triage.verdict import BY_SIGNAL, Confidence, Findings, Verdict, places_of
 
@@ -74,6 +74,7 @@ def blame_kill(found: Findings) -> Verdict | None:
     for report in found.seen.exits:
         if report.source in ("launcher", "scheduler") and signal_of(report.code) == 9:
             rank = only_worker(found.seen)
+            rank = task_ended_by(9, found.seen) if rank is None and not found.ends else rank
             return Verdict("sigkill_unattributed", "unknown", rank, report.code, evidence=[report.place])
     ended = [end for end in found.ends if signal_of(end.code) in _STOPS and not end.is_by_agent]
     if ended and first is ended[0] and not any(cause.tier == Tier.TIMEOUT for cause in found.causes):

@@ -114,6 +114,12 @@ def first_end(ends: Iterable[End]) -> End | None:
     return fatal[0] if len(fatal) == 1 else None
 
 
+def task_ended_by(number: int, seen: Observations) -> int | None:
+    """The rank of the only task that a scheduler saw end by this signal, where each task was shown to be a rank."""
+    tasks = {one.agent[2] for one in seen.exits if one.source == "scheduler" and signal_of(one.code) == number}
+    return tasks.pop() if len(tasks) == 1 and seen.tasks_are_ranks else None
+
+
 def only_worker(seen: Observations) -> int | None:
     """0 where a launcher without torchelastic had one worker: it prints the number of the last one it started."""
     launched = [one for one in seen.exits if one.source == "launcher" and one.local_rank is not None]

@@ -108,7 +108,7 @@ _LEVELED: Final = re.compile(
 _LISTED: Final = re.compile(r" {0,6}\d{1,8}\t")
 """`cat -n`."""
 _SYSLOG: Final = re.compile(
-    r"([A-Z][a-z]{2}) ([ \d]\d) (\d\d):(\d\d):(\d\d(?:\.\d+)?) ([\w.-]+) (?!kernel:)[\w./@-]+(?:\[\d+\])?: "
+    r"([A-Z][a-z]{2}) ([ \d]\d) (\d\d):(\d\d):(\d\d(?:\.\d+)?) ([\w.-]+) (?:(?=kernel: )|[\w./@-]+(?:\[\d+\])?: )"
 )
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _HOST: Final = re.compile(

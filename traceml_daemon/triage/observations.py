@@ -168,6 +168,8 @@ class Observations:
     """Workers that a launcher without torchelastic cleaned up: all that were left."""
     global_ranks: dict[int, dict[int, int]] = field(default_factory=dict)
     """By file and local rank, as the only agent of that file said it."""
+    task_ranks: set[tuple[int, int]] = field(default_factory=set)
+    """Task and rank of lines that name both."""
     num_workers: int = 0
     """As a launcher said; 0 where none did."""
     num_lines: int = 0
@@ -175,3 +177,8 @@ class Observations:
     """More than one agent spoke, or a launcher said that there are several nodes."""
     num_processes: int = 0
     """Ranks and tasks that spoke or were named."""
+
+    @property
+    def tasks_are_ranks(self) -> bool:
+        """Whether each task of a step is the rank of its number: shown by more than rank 0, and denied by none."""
+        return bool(self.task_ranks - {(0, 0)}) and all(task == rank for task, rank in self.task_ranks)

@@ -6,17 +6,14 @@ import re
 from collections import Counter
 from typing import Final
 
+from traceml_daemon.triage.bystanders import pids_in
 from traceml_daemon.triage.causes import Cause, Tier, is_consequence
-from traceml_daemon.triage.ends import End, first_end, only_worker, signal_of
+from traceml_daemon.triage.ends import End, first_end, only_worker, signal_of, task_ended_by
 from traceml_daemon.triage.observations import Observations
 from traceml_daemon.triage.reader import is_agents
 
 _EXIT_LINES: Final = frozenset({"bad_cli_args", "file_not_found", "import_error"})
 """Python and argparse say these in a line without a traceback, and exit."""
-_PID: Final = re.compile(
-    r"(?:\b(?:pid|PID|[Pp]rocess)[\s:='\"(]*(\d{2,10})\b|^\[?[A-Za-z][\w.-]*:(\d{2,10}) ?:\d+(?=[: ]))"
-)
-"""`Killed process 4711 (python)`, `pid=4711`, `node-a:4711:4712 [0] NCCL WARN`."""
 _SIGNALS: Final = {"host_oom_kill": 9, "bus_error_shm": 7, "segfault": 11, "illegal_instruction": 4}
 _ABORT: Final = 6
 """How a process ends that an exception of C++ left with its `what():`."""
@@ -65,23 +62,25 @@ def conclude_ranks(causes: list[Cause], ends: list[End], seen: Observations) -> 
             cause.rank = one.rank if one is not None else only_worker(seen)
     for cause in causes:
         if cause.rank is None and cause.raised is None and cause.tier in (Tier.RECORD, Tier.ORIGINAL, Tier.CRASH):
-            cause.rank = _of_line(cause, causes, ends)
+            cause.rank = _of_line(cause, causes, ends, seen)
             cause.is_attributed = cause.rank is not None
 
 
-def _of_line(cause: Cause, causes: list[Cause], ends: list[End]) -> int | None:
+def _of_line(cause: Cause, causes: list[Cause], ends: list[End], seen: Observations) -> int | None:
     """Of a line that nobody signed: the process that it names, else the only rank that failed of the same."""
-    named = _pids(cause.place.quote)
+    named = pids_in(cause.place.quote)
     number = _signal_of(cause)
     owners = [end for end in ends if end.pid in named and end.rank is not None]
     ranks = {end.rank for end in owners if signal_of(end.code) == number} or {end.rank for end in owners}
-    raised = [other for other in causes if other.raised is not None and named & _pids(other.raised.message)]
+    raised = [other for other in causes if other.raised is not None and named & pids_in(other.raised.message)]
     ranks |= {other.rank for other in raised if other.rank is not None}
     if len(ranks) == 1:
         return ranks.pop()
     same = {other.rank for other in causes if other.raised is not None and _is_same(cause, other)}
     if not same and number is not None and not ranks:
         same = {end.rank for end in ends if signal_of(end.code) == number and not end.is_by_agent}
+    if not same and not ends and number is not None:
+        return task_ended_by(number, seen)
     return same.pop() if len(same) == 1 else None
 
 
@@ -90,10 +89,6 @@ def _signal_of(cause: Cause) -> int | None:
     if "what():" in cause.place.quote and cause.category != "collective_mismatch":
         return _ABORT
     return _SIGNALS.get(cause.category)
-
-
-def _pids(text: str) -> set[int]:
-    return {int(found[1] or found[2]) for found in _PID.finditer(text)}
 
 
 def _is_same(cause: Cause, other: Cause) -> bool:

@@ -24,6 +24,8 @@ _FOLD: Final = bytes.maketrans(b"123456789", b"000000000")
 _MAX_QUOTE: Final = 400
 _MAX_ALIKE: Final = 4
 """Kept of hits and exceptions that one speaker repeats: the first ones."""
+_MAX_RECORDS: Final = 64
+"""A kernel's log may tell of other processes first."""
 _MAX_RAISED: Final = 5_000
 _MAX_HITS: Final = 20_000
 _MAX_WATCHDOGS: Final = 20_000
@@ -161,6 +163,8 @@ class LogReader:
             line = replace(line, speaker=self._author)
         if line.speaker.rank is not None or line.speaker.task is not None:
             self._speakers.add((line.speaker.rank, line.speaker.task))
+            if line.speaker.rank is not None and line.speaker.task is not None:
+                self._seen.task_ranks.add((line.speaker.task, line.speaker.rank))
         if self._aftermath.is_open:
             self._aftermath.take(line)
         place = Place(self._file, number, quote_of(line))
@@ -215,7 +219,8 @@ class LogReader:
     def _is_fresh(self, hit: Hit) -> bool:
         key = (hit.category, hit.speaker, hit.rank, hit.is_stated, hit.priority)
         self._alike[key] += 1
-        return self._alike[key] <= _MAX_ALIKE and len(self._seen.hits) < _MAX_HITS
+        limit = _MAX_RECORDS if hit.is_record else _MAX_ALIKE
+        return self._alike[key] <= limit and len(self._seen.hits) < _MAX_HITS
 
     def _keep(self, raised: Raised) -> bool:
         key = (raised.speaker, raised.type, re.sub(r"\d+", "#", raised.message[:200]), is_agents(raised))

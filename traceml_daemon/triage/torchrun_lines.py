@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from traceml_daemon.triage.lines import Line
@@ -165,9 +165,9 @@ class TorchrunLines:
         if found is None or (found[3] is None and found[4] not in _SLURM_WORDS):
             return False
         code = int(found[3]) if found[3] else _SLURM_WORDS[found[4]]
-        task = int(found[2]) if found[2].isdigit() else None
-        one = Exit(place, "scheduler", code, agent=(place.file, None, task, found[1]))
-        self._seen.exits.append(one)
+        for task in _listed(found[2]):
+            if len(self._seen.exits) < MAX_EXITS:
+                self._seen.exits.append(Exit(place, "scheduler", code, agent=(place.file, None, task, found[1])))
         return True
 
     def _wrapper(self, line: Line, place: Place) -> bool:
@@ -209,6 +209,14 @@ class TorchrunLines:
     def _signal(self, one: AgentSignal) -> None:
         if len(self._seen.signals) < MAX_EXITS:
             self._seen.signals.append(one)
+
+
+def _listed(tasks: str) -> Iterator[int]:
+    """`4,6-7`: three numbers."""
+    for part in tasks.split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (last or first).isdigit():
+            yield from range(int(first), min(int(last or first), int(first) + MAX_EXITS) + 1)
 
 
 MAX_EXITS: Final = 20_000

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from traceml_daemon.triage.attempts import drop_earlier_attempts
+from traceml_daemon.triage.bystanders import without_bystanders
 from traceml_daemon.triage.causes import Cause, causes_of, is_consequence
 from traceml_daemon.triage.ends import End, collect_ends, first_end, is_multinode, signal_of
 from traceml_daemon.triage.observations import Observations, Place
@@ -59,7 +60,7 @@ class Findings:
         drop_earlier_attempts(seen)
         seen.is_multinode = seen.is_multinode or is_multinode(seen)
         self.ends = collect_ends(seen)
-        self.causes = causes_of(seen)
+        self.causes = without_bystanders(causes_of(seen), self.ends, seen)
         conclude_ranks(self.causes, self.ends, seen)
         self.causes = without_survived(self.causes, self.ends)
 

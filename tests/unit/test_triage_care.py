@@ -111,3 +111,55 @@ def test_processes_that_torchrun_closed_are_the_ranks_of_their_place(
     assert set(read(log + table((1, *end)).replace("rank      : 1 ", "rank      : 9 ")).collateral) == {
         rank + 8 for rank in collateral
     }
+
+
+def test_workers_of_a_job_that_was_stopped_are_its_ranks_and_a_tie_names_no_victim() -> None:
+    closing = "".join(f"{AGENT}Sending process {pid} closing signal SIGTERM\n" for pid in (41, 40))
+    stop = f"{AGENT}Received 1 death signal, shutting down workers\n"
+    assert read(stop + closing).collateral == {0: "sigterm_by_agent", 1: "sigterm_by_agent"}
+    tie = raised(0, "ValueError: a") + raised(1, "KeyError: 2") + closing + failed(1, 2, 42)
+    assert not read(tie + table((1, 2, 42))).collateral
+
+
+def test_tasks_that_a_scheduler_ended_are_victims_of_the_rank_that_failed() -> None:
+    log = f'3: {HEADER}3:   File "a.py", line 3, in f\n3: ValueError: x\n'
+    ends = "srun: error: n1: task 3: Exited with exit code 1\nsrun: error: n1: tasks 0,2: Terminated\n"
+    assert read(log + ends).collateral == {0: "sigterm_by_agent", 2: "sigterm_by_agent"}
+    others = "2: [rank5]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited\n"
+    assert set(read(log + others + ends).collateral) == {5}
+
+
+def test_a_rank_without_a_watchdogs_line_is_the_one_that_raised() -> None:
+    line = "[E ProcessGroupNCCL.cpp:474] [Rank {n}] Watchdog caught collective operation timeout: "
+    line += "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=1000) ran for 1001 milliseconds before timing out.\n"
+    ends = table(*((-6 if n != 6 else 1, n, 40 + n) for n in range(8)))
+    error = f'{HEADER}  File "a.py", line 3, in f\nKeyError: 3\n'
+    dogs = [line.format(n=n) for n in range(8) if n != 6]
+    assert read(error + "".join(dogs) + ends).rank == 6
+    assert read(error + "".join(dogs[1:]) + ends).rank is None
+
+
+@pytest.mark.parametrize(
+    ("log", "quotes"),
+    [
+        (
+            "kernel: python invoked oom-killer: order=0\nkernel: Out of memory: Killed process 41 (python)\n" + KILLED,
+            {1, 2},
+        ),
+        (
+            "[rank0]: RuntimeError: Error(s) in loading state_dict for Net:\n"
+            "[rank0]: \tsize mismatch for a.weight: copying a param with shape torch.Size([2]) from checkpoint\n",
+            {1, 2},
+        ),
+        (failed(-11, 0, 41) + table((-11, 0, 41)) + "  traceback : Signal 11 (SIGSEGV) received by PID 41\n", {1, 7}),
+    ],
+)
+def test_the_evidence_holds_each_line_that_says_the_cause(log: str, quotes: set[int]) -> None:
+    assert quotes <= {place.line for place in read(log).evidence}
+
+
+def test_a_quote_of_a_coloured_line_is_what_was_said_and_not_its_prefix() -> None:
+    log = "\x1b[36m(RayTrainWorker pid=5512, ip=192.0.2.244)\x1b[0m double free or corruption (!prev)\n"
+    verdict = read(log)
+    assert (verdict.category, verdict.confidence) == ("abort", "likely")
+    assert verdict.evidence[0].quote == "double free or corruption (!prev)"

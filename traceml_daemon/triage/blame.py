@@ -101,9 +101,12 @@ def _of_originals(causes: list[Cause]) -> Verdict:
     alike = [cause for cause in lasting if cause.signature == first.signature]
     others = [cause for cause in lasting if cause.rank != first.rank or cause.rank is None]
     verdict = Verdict(first.category, "confirmed" if first.is_stated else "likely", initiator=first)
-    verdict.evidence = [first.place, *first.support]
     verdict.num_alike = len(alike)
     verdict.rank = _rank_of(first, alike, others)
+    same = [cause for cause in lasting if cause.category == first.category and cause.rank in (None, verdict.rank)]
+    verdict.evidence = [first.place, *first.support, *(cause.place for cause in same[:4] if cause.raised is None)]
+    if verdict.rank is None:
+        verdict.suspects = sorted({cause.rank for cause in lasting if cause.rank is not None})
     if verdict.rank is None and len({cause.category for cause in others}) > 1 and first.is_stated:
         verdict.confidence = "likely"
     return verdict

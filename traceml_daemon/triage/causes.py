@@ -164,11 +164,19 @@ def classify(raised: Raised) -> Cause:
         time=raised.time,
         signature=f"{category} {raised.type} {_folded(raised.message)}",
         raised=raised,
-        support=[raised.place] if raised.place != place else [],
+        support=_support(raised, best),
         tier=tier_of(category),
         went_on_at=raised.went_on_at,
         is_weak=raised.is_in_thread or _is_retried(raised),
     )
+
+
+def _support(raised: Raised, best: Hit | None) -> list[Place]:
+    """The lines beside the one that decides: the message, and what else it says of the same."""
+    if best is None:
+        return []
+    alike = [hit.place for member in raised.chain() for hit in member.hits if hit.category == best.category]
+    return [place for place in dict.fromkeys([raised.place, *alike]) if place != best.place][:3]
 
 
 def _is_retried(raised: Raised) -> bool:

@@ -27,6 +27,8 @@ def complete(verdict: Verdict, found: Findings) -> None:
 def _fill_collateral(verdict: Verdict, found: Findings) -> None:
     reasons = verdict.collateral
     reasons.update(_closed(found.ends, found.seen))
+    if verdict.rank is not None:
+        reasons.update(_ended_tasks(found.ends, found.seen))
     for end in found.ends:
         if end.rank is not None and end.is_by_agent:
             reasons[end.rank] = "sigkill_by_agent" if end.code == -9 else "sigterm_by_agent"
@@ -36,30 +38,44 @@ def _fill_collateral(verdict: Verdict, found: Findings) -> None:
     for end in found.ends if verdict.rank is not None else ():
         if end.rank is not None and end.code == -6:
             reasons.setdefault(end.rank, "aborted_by_watchdog")
-    if verdict.rank is not None:
-        reasons.pop(verdict.rank, None)
+    for rank in (verdict.rank, *verdict.suspects):
+        if rank is not None:
+            reasons.pop(rank, None)
 
 
 def _closed(ends: list[End], seen: Observations) -> dict[int, str]:
-    """Ranks that are known only by the number of the process that torchrun, or a scheduler, ended.
+    """Ranks that are known only by the number of the process that torchrun ended.
 
     torchrun starts its workers one after the other, and ends or reports each of them. So their order is that of the
-    numbers, unless the worker that failed stands at another place.
+    numbers, unless a worker that failed stands at another place.
     """
     closed: dict[int, str] = {}
-    if seen.tasks_are_ranks and not ends:
-        tasks = [one for one in seen.exits if one.source == "scheduler" and signal_of(one.code) in (9, 15)]
-        closed.update((one.agent[2], "sigterm_by_agent") for one in tasks if one.agent[2] is not None)
     for agent in {(one.place.file, one.agent_pid) for one in seen.signals if one.direction == "sent"}:
         sent = {one.pid: one.direction for one in seen.signals if (one.place.file, one.agent_pid) == agent and one.pid}
-        own = [end for end in ends if end.pid and end.rank is not None and end.local_rank is not None]
-        own = [end for end in own if any(report.agent[:2] == agent for report in end.reports)]
+        own = [end for end in ends if end.pid and _is_reported_by(agent, end)]
         pids = sorted({*sent, *(end.pid for end in own if end.pid)})
-        offsets = {(end.rank or 0) - pids.index(end.pid or 0) for end in own}
-        if len(offsets) == 1 and all(pids[end.local_rank or 0 :][:1] == [end.pid] for end in own):
-            offset = offsets.pop()
+        places = {(end.rank or 0) - (end.local_rank or 0) for end in own if end.rank is not None}
+        places = places or ({0} if not own and not seen.is_multinode else set())
+        if len(places) == 1 and all(pids[end.local_rank or 0 :][:1] == [end.pid] for end in own):
+            offset = places.pop()
             closed.update((offset + pids.index(pid), _BY_AGENT[how]) for pid, how in sent.items())
     return closed
+
+
+def _is_reported_by(agent: tuple[int, int | None], end: End) -> bool:
+    """A table does not say which process wrote it."""
+    agents = {report.agent[1] for report in end.reports} - {None}
+    return end.reports[0].place.file == agent[0] and (not agents or agent[1] in agents)
+
+
+def _ended_tasks(ends: list[End], seen: Observations) -> dict[int, str]:
+    """What a scheduler says of tasks, where nothing says that they are not ranks."""
+    if ends or seen.wrappers or any(task != rank for task, rank in seen.task_ranks):
+        return {}
+    tasks = [(one.agent[2], signal_of(one.code)) for one in seen.exits if one.source == "scheduler"]
+    return {
+        task: "sigterm_by_agent" if number in (9, 15) else "peer_lost" for task, number in tasks if task is not None
+    }
 
 
 def _compare_with_torchrun(verdict: Verdict, found: Findings) -> None:

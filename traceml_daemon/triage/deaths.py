@@ -28,7 +28,8 @@ def blame_crash(found: Findings, words: list[Cause]) -> Verdict | None:
     if words and (end is None or end.code != -9):
         first = words[0]
         rank = first.rank if len({cause.rank for cause in words}) == 1 else None
-        return Verdict(first.category, "confirmed" if first.is_stated else "likely", rank, evidence=[first.place])
+        is_told = first.is_stated and first.category != "abort"
+        return Verdict(first.category, "confirmed" if is_told else "likely", rank, evidence=[first.place])
     for one in found.seen.exits:
         number = signal_of(one.code)
         if one.source in ("launcher", "scheduler") and number in _CRASHES and not (number == 6 and is_waiting):
@@ -58,9 +59,7 @@ def _of_ends(found: Findings, crashed: list[End], words: list[Cause]) -> Verdict
 def _of_abort(specific: str | None, *, has_words: bool, is_one: bool) -> tuple[str, Confidence]:
     if specific is not None:
         return specific, "confirmed"
-    if has_words:
-        return "abort", "confirmed" if is_one else "likely"
-    return "abort", "likely" if is_one else "unknown"
+    return "abort", "likely" if is_one or has_words else "unknown"
 
 
 def blame_kill(found: Findings) -> Verdict | None:

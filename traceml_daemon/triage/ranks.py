@@ -41,7 +41,7 @@ def _global_rank(local_rank: int, file: int, ends: list[End], seen: Observations
 
 def conclude_ranks(causes: list[Cause], ends: list[End], seen: Observations) -> None:
     """Give the causes without a rank of their own the one that the exits, labels or a single worker leave."""
-    explained = {cause.rank for cause in causes if is_consequence(cause) and cause.rank is not None}
+    explained = {cause.rank for cause in causes if is_consequence(cause)} | {dog.rank for dog in seen.watchdogs}
     open_ends = [end for end in ends if end.rank is None or end.rank not in explained]
     nobodys = [cause for cause in causes if is_consequence(cause) and cause.rank is None and cause.raised is not None]
     may_be_a_peers = seen.is_multinode and bool(nobodys)

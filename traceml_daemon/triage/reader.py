@@ -293,5 +293,6 @@ def quote_of(line: Line) -> str:
     """The line as it stands in the file, shortened to what can be shown; without colours if it had some."""
     text = line.raw.strip("\r\n\0 \t\ufffd")
     if "\x1b" in text or "\0" in text:
-        text = max(re.split(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00\x1b]", text), key=len).strip()
+        pieces = (piece.strip() for piece in re.split(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00\x1b]", text))
+        text = max(pieces, key=lambda piece: (piece in line.text or line.text in piece, len(piece)))
     return text[:_MAX_QUOTE].rstrip("\ufffd ")

@@ -19,10 +19,10 @@ BY_SIGNAL: Final[dict[int, tuple[str, Confidence]]] = {
     1: ("hangup", "likely"),
     2: ("interrupted", "likely"),
     3: ("interrupted", "likely"),
-    4: ("illegal_instruction", "confirmed"),
+    4: ("illegal_instruction", "likely"),
     6: ("abort", "likely"),
     7: ("bus_error_shm", "likely"),
-    8: ("illegal_instruction", "confirmed"),
+    8: ("illegal_instruction", "likely"),
     9: ("sigkill_unattributed", "unknown"),
     11: ("segfault", "confirmed"),
     15: ("sigterm_unattributed", "unknown"),
@@ -82,4 +82,7 @@ class Findings:
 
 
 def places_of(end: End | None) -> list[Place]:
-    return [] if end is None else [report.place for report in end.reports]
+    if end is None:
+        return []
+    said = [one.message_place for one in end.reports if one.message_place and one.message.startswith("Signal ")]
+    return [report.place for report in end.reports] + said

@@ -18,7 +18,7 @@ def blame_communication(found: Findings) -> Verdict | None:
         elif group:
             first = group[0]
             verdict = Verdict(first.category, "confirmed" if first.is_stated else "likely", initiator=first)
-            verdict.evidence = [first.place, *first.support]
+            verdict.evidence = [first.place, *first.support, *(cause.place for cause in group[1:4])]
             if tier == Tier.SYSTEM and len({cause.rank for cause in group}) == 1 and first.is_attributed:
                 verdict.rank = first.rank
             return verdict
@@ -30,7 +30,9 @@ def _timeout(found: Findings, group: list[Cause]) -> Verdict:
     dogs = found.seen.watchdogs
     category = "collective_mismatch" if _is_mismatch(found) else "collective_timeout"
     verdict = Verdict(category, "likely")
-    verdict.evidence = [dog.place for dog in dogs[:4]] + [cause.place for cause in group[:3]]
+    verdict.evidence = [dog.place for dog in sorted(dogs, key=lambda dog: dog.sequence)[:4]] + [
+        cause.place for cause in group[:3]
+    ]
     waited = {dog.rank for dog in dogs} | {cause.rank for cause in group}
     sequences = {dog.rank: dog.sequence for dog in dogs if dog.rank is not None}
     behind = [rank for rank, number in sequences.items() if number == min(sequences.values())]

@@ -18,22 +18,22 @@ The rules in their order; the first that applies decides.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from traceml_client.protocol.node import NodeReport, RankError
+from traceml_client.protocol.node import NodeReport
 from traceml_daemon.diagnosis.wording import ranks_text
 from traceml_daemon.report.form import Confidence, Evidence
 from traceml_daemon.report.odd_call import odd_caller, stood_in_different_calls, ways_text
-from traceml_daemon.report.symptoms import Symptom, first_of, of_signal, precedes, short_type
-from traceml_daemon.triage.own_source import Source, wrapped
+from traceml_daemon.report.symptom_text import shorten, signature, what, where, who
+from traceml_daemon.report.symptoms import Symptom, first_of, of_signal, precedes
+from traceml_daemon.triage.odd_replica import CATEGORY as REPLICAS_DIFFER
+from traceml_daemon.triage.odd_replica import odd_replica
+from traceml_daemon.triage.own_source import Source
 
 _BETWEEN_RANKS: Final = frozenset({"rendezvous_failed", "network_fabric"})
 """Who notices it need not be at fault; in the middle of training one that waits alone for a key of the store is."""
-_OWN_WORDS: Final = "Fatal Python error"
-"""Printed for the signal by the handler that the client installs: says no more than the signal."""
 _AGENT_POLL_NS: Final = 20_000_000
 """torchrun signals its ranks within microseconds of one another, and notices a death after up to 100 ms."""
 
@@ -90,9 +90,13 @@ def blame_interruption(signal: str | None) -> Blame:
 def _blame_original(originals: Sequence[Symptom], symptoms: Sequence[Symptom], world_size: int) -> Blame | None:
     if not originals:
         return None
-    if world_size > 1 and len(originals) == world_size and len({_signature(s) for s in originals}) == 1:
+    if all(symptom.category == REPLICAS_DIFFER for symptom in originals):
+        odd = _odd_replica(originals, symptoms, world_size)
+        if odd is not None:
+            return odd
+    if world_size > 1 and len(originals) == world_size and len({signature(s) for s in originals}) == 1:
         one = originals[0]
-        return Blame(one.category, one.confidence, f"all {world_size} ranks {_what(one)}", source=one.source)
+        return Blame(one.category, one.confidence, f"all {world_size} ranks {what(one)}", source=one.source)
     first = first_of(originals)
     if first is not None:
         return _blame_first(first, originals, symptoms)
@@ -100,12 +104,23 @@ def _blame_original(originals: Sequence[Symptom], symptoms: Sequence[Symptom], w
     who_failed = ranks_text(symptom.rank for symptom in originals)
     headline = f"{who_failed} failed, and nothing tells which of them did first"
     if len(shared) == 1:
-        return Blame(shared.pop(), "likely", f"{headline}: {_what(originals[0])}")
+        return Blame(shared.pop(), "likely", f"{headline}: {what(originals[0])}")
     return Blame("insufficient_evidence", "unknown", headline)
 
 
+def _odd_replica(originals: Sequence[Symptom], symptoms: Sequence[Symptom], world_size: int) -> Blame | None:
+    messages = [symptom.error.message for symptom in originals if symptom.error is not None]
+    odd_rank = odd_replica(messages, world_size)
+    odd = next((symptom for symptom in symptoms if symptom.rank == odd_rank), None)
+    if odd is None:
+        return None
+    witness = odd if odd in originals else originals[0]
+    headline = f"{who(odd)} has another model than the others; {who(witness)} {what(witness)}"
+    return Blame(REPLICAS_DIFFER, "likely", headline, odd, witness=witness, source=witness.source)
+
+
 def _blame_first(first: Symptom, originals: Sequence[Symptom], symptoms: Sequence[Symptom]) -> Blame:
-    headline = f"{who(first)} {_what(first)}"
+    headline = f"{who(first)} {what(first)}"
     evidence = (first.reading.evidence,) if first.reading is not None else ()
     if first.category == "collective_mismatch":  # ranks did not do the same; who dies of it first need not be at fault
         return _of_mismatch(first, symptoms, evidence)
@@ -161,7 +176,7 @@ def _blame_absent(symptoms: Sequence[Symptom]) -> Blame | None:
         return Blame("collective_mismatch", "likely", headline, odd)
     if initiator is not None:
         headline = f"{who(initiator)} did not arrive at a collective in time"
-        headline += f"; it was{_where(initiator)}" if initiator.step else ""
+        headline += f"; it was{where(initiator)}" if initiator.step else ""
     return Blame("collective_timeout", "likely", headline, initiator, witness=waiting[0])
 
 
@@ -172,7 +187,7 @@ def _blame_early_leaver(symptoms: Sequence[Symptom], finished: Sequence[Symptom]
         return None
     leaver = finished[0]
     if leaver.reading is not None and leaver.reading.kind == "original":  # caught, printed, and left
-        headline = f"{who(leaver)} printed {_shorten(leaver.reading.text)} and left with code 0 while the others waited"
+        headline = f"{who(leaver)} printed {shorten(leaver.reading.text)} and left with code 0 while the others waited"
         return Blame(leaver.reading.category, "likely", headline, leaver)
     headline = f"{who(leaver)} finished while the others still waited for it in a collective"
     return Blame("collective_mismatch", "likely", headline, leaver)
@@ -183,7 +198,7 @@ def _blame_library(symptoms: Sequence[Symptom]) -> Blame | None:
     if not failed:
         return None
     initiator = failed[0] if len(failed) == 1 else None
-    return Blame(failed[0].category, "likely", f"{who(failed[0])} {_what(failed[0])}", initiator)
+    return Blame(failed[0].category, "likely", f"{who(failed[0])} {what(failed[0])}", initiator)
 
 
 def _blame_vanished(symptoms: Sequence[Symptom]) -> Blame | None:
@@ -205,7 +220,7 @@ def _blame_ended(symptoms: Sequence[Symptom], reports: Sequence[NodeReport]) -> 
     if first is None and len(ended) < len(symptoms):
         first = first_of([s for s in symptoms if s.kind in ("terminated", "peer_lost")], lead_ns=_AGENT_POLL_NS)
     if first is not None and first in ended and len(symptoms) > 1 and not first.is_by_launcher:
-        return Blame(first.category, first.confidence, f"{who(first)} {_what(first)}", first)
+        return Blame(first.category, first.confidence, f"{who(first)} {what(first)}", first)
     if len(ended) < len(symptoms):
         return None
     one = next((symptom for symptom in ended if symptom.category != "sigterm_unattributed"), ended[0])
@@ -243,57 +258,3 @@ def _was_first_of_its_node(symptom: Symptom, reports: Sequence[NodeReport]) -> b
             together = [end for end in report.ranks if end.torch_restart_count == place.torch_restart_count]
             return all(end.died_ns is None or end.died_ns >= symptom.at_ns for end in together)
     return False
-
-
-def who(symptom: Symptom) -> str:
-    return f"rank {symptom.rank} (node {symptom.attempt.incarnation.node_index})"
-
-
-def _what(symptom: Symptom) -> str:
-    """What it did, as the end of a sentence."""
-    where = _where(symptom)
-    if symptom.error is not None:
-        message = _shorten(_first_line(symptom.error))
-        first = wrapped(symptom.error.traceback)
-        did = "was still handling" if symptom.is_handled else "raised"
-        text = f"{did} {short_type(symptom.error)}" + (f": {message}" if message else "")
-        if first is not None and not text.endswith(_shorten(first)):  # not the same again, as a pool's worker raised it
-            text = f"{text.rstrip('.:')}, from {_shorten(first)}"
-        return f"{text},{where}" if (message or first) and where else text + where
-    said = _shorten(symptom.reading.text) if symptom.reading and symptom.kind in ("original", "system") else None
-    if symptom.signal is not None and symptom.left_by is None:
-        said = None if said is not None and said.startswith(_OWN_WORDS) else said
-        return f"was killed by {symptom.signal}{where}" + (f", its last words: {said}" if said else "")
-    if said is not None:
-        return f"printed {said},{where}" if where else f"printed {said}"
-    last_words = _shorten(_first_line(symptom.left_by)) if symptom.left_by is not None else ""
-    reason = " without an exception" if not last_words or last_words.isdigit() else f": {last_words}"
-    return f"exited with code {symptom.exit_code}{reason}" + (f",{where}" if reason[0] == ":" and where else where)
-
-
-def _where(symptom: Symptom) -> str:
-    if not symptom.step:
-        return ""
-    phase = "" if symptom.phase in (None, "residual") else f" ({symptom.phase})"
-    return f" in step {symptom.step}{phase}"
-
-
-def _shorten(text: str, limit: int = 160) -> str:
-    return text if len(text) <= limit else text[: limit - 3] + "..."
-
-
-def _signature(symptom: Symptom) -> tuple[str, str, int | None]:
-    """Equal for ranks that failed of the same: of one kind at one line; without it numbers are often the rank's own."""
-    error, source = symptom.error, symptom.source
-    if error is not None:
-        text = f"{error.type} {source or re.sub(r'[0-9]+', '#', _first_line(error))}"
-    else:
-        text = re.sub(r"\d+", "#", symptom.reading.text) if symptom.reading is not None else ""
-    return symptom.category, text, symptom.exit_code
-
-
-def _first_line(error: RankError) -> str:
-    """Of the message; one that only announces what follows, with the line after it."""
-    first, _, rest = error.message.strip().partition("\n")
-    second = rest.strip().partition("\n")[0]
-    return f"{first} {second}" if first.endswith(":") and second else first

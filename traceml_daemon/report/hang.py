@@ -16,7 +16,8 @@ from urllib.parse import quote
 from traceml_client.protocol.columns import NUM_VALUES, STEP_STREAM, unpack
 from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_daemon.core.events import Incarnation
-from traceml_daemon.report.blame import Blame, who
+from traceml_daemon.report.blame import Blame
+from traceml_daemon.report.symptom_text import who
 from traceml_daemon.report.symptoms import Symptom
 
 _LAST_CHUNKS: Final = """

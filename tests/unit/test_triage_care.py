@@ -163,3 +163,17 @@ def test_a_quote_of_a_coloured_line_is_what_was_said_and_not_its_prefix() -> Non
     verdict = read(log)
     assert (verdict.category, verdict.confidence) == ("abort", "likely")
     assert verdict.evidence[0].quote == "double free or corruption (!prev)"
+
+
+@pytest.mark.parametrize("prefix", ["", "<7> ", "job/{n}~ "])
+def test_an_unknown_prefix_is_learned_from_a_fatal_error_and_from_a_table(prefix: str) -> None:
+    stack = (
+        'Fatal Python error: Segmentation fault\n\nThread 0x01 (most recent call first):\n  File "a.py", line 3 in f\n'
+    )
+    for log, category in (
+        (stack, "segfault"),
+        (table((-11, 2, 42)), "segfault"),
+        ("the log said Fatal python error once\n", "insufficient_evidence"),
+    ):
+        lines = log.splitlines(keepends=True)
+        assert read("".join(prefix.format(n=n) + line for n, line in enumerate(lines, 1))).category == category

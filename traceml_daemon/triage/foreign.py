@@ -8,6 +8,7 @@ from typing import Final
 _START: Final = re.compile(
     r"Traceback \(most recent call last\)|\[rank\d{1,6}\]:|(?<=\S )  File \"[^\"]+\", line \d"
     r"|[VIWE]\d{4} \d\d:\d\d:\d\d\.\d{6} |(?:INFO|WARNING|ERROR):torch\.distributed"
+    r"|Fatal Python error: [A-Z]|Root Cause \(first observed failure\):"
 )
 """What stands at the beginning of a line that a rank or torchrun wrote, and nowhere else."""
 _MAX_CHARS: Final = 160

@@ -177,3 +177,20 @@ def test_an_unknown_prefix_is_learned_from_a_fatal_error_and_from_a_table(prefix
     ):
         lines = log.splitlines(keepends=True)
         assert read("".join(prefix.format(n=n) + line for n, line in enumerate(lines, 1))).category == category
+
+
+@pytest.mark.parametrize(
+    ("victim", "end", "category"),
+    [
+        (99, failed(1, 1, 41), "insufficient_evidence"),
+        (99, failed(-11, 1, 41), "segfault"),
+        (41, failed(1, 1, 41), "host_oom_kill"),
+        (99, failed(-9, 1, 41), "host_oom_kill"),
+        (99, "Job step: exited with code 137\n" + failed(1, 1, 41), "host_oom_kill"),
+        (99, "", "host_oom_kill"),
+    ],
+)
+def test_a_record_of_a_stranger_explains_nothing_where_nothing_of_the_job_was_killed(
+    victim: int, end: str, category: str
+) -> None:
+    assert read(f"kernel: Out of memory: Killed process {victim} (python)\n{end}").category == category

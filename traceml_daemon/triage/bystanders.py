@@ -37,7 +37,8 @@ def without_bystanders(causes: list[Cause], ends: list[End], seen: Observations)
         return causes
     own = {end.pid for end in ends} | {one.pid for one in seen.signals} | seen.killed_pids
     own |= {pid for one in seen.raised for pid in pids_in(one.message)}
-    others = [cause for cause in kills if _is_of_others(cause, own, ends)]
+    killed = any(signal_of(one.code) == 9 for one in seen.exits) or any("illed" in one.message for one in seen.raised)
+    others = [cause for cause in kills if _is_of_others(cause, own, ends if killed else [])]
     for cause in kills:
         if _INVOKER in cause.place.quote:
             event = next((one for one in kills if one.order > cause.order and _NAME.search(one.place.quote)), None)
@@ -46,10 +47,11 @@ def without_bystanders(causes: list[Cause], ends: list[End], seen: Observations)
 
 
 def _is_of_others(cause: Cause, own: set[int | None], ends: list[End]) -> bool:
+    """`ends`: none if nothing of the job was killed."""
     name = _NAME.search(cause.place.quote)
     if name is None or pids_in(cause.place.quote) & own:
         return False
-    return _TRAINS.search(name[1] or name[2]) is None or _is_of_another_time(cause, ends)
+    return not ends or _TRAINS.search(name[1] or name[2]) is None or _is_of_another_time(cause, ends)
 
 
 def _is_of_another_time(cause: Cause, ends: list[End]) -> bool:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,6 +19,8 @@ from traceml_daemon.triage.consequences import complete
 from traceml_daemon.triage.deaths import blame_crash, blame_exit, blame_kill
 from traceml_daemon.triage.ends import first_end, signal_of
 from traceml_daemon.triage.observations import Observations, Place
+from traceml_daemon.triage.odd_replica import CATEGORY as REPLICAS_DIFFER
+from traceml_daemon.triage.odd_replica import odd_replica
 from traceml_daemon.triage.recoveries import has_recovered
 from traceml_daemon.triage.verdict import BY_SIGNAL, Findings, Verdict, places_of
 from traceml_daemon.triage.waiting import blame_communication
@@ -28,6 +31,8 @@ _CLEAR_LEAD_IN_FILE_S: Final = 0.3
 """By one clock of finer grain than seconds."""
 _HALF_A_DAY_S: Final = 43_200.0
 _EPOCH_S: Final = 1e9
+_VERSIONS: Final = re.compile(r"\brank \d+ version .*\brank \d+ version")
+"""Two that differ, and neither is the odd one."""
 _STOPPING: Final = frozenset({1, 2, 15})
 _MANY_AGENTS: Final = 3
 """So many launchers in one log that got the same signal were stopped by something above them."""
@@ -61,7 +66,7 @@ def _blame_causes(found: Findings) -> Verdict | None:
     originals = [cause for cause in causes if cause.tier <= Tier.FABRIC]
     originals = [cause for cause in originals if not _is_of_others(cause, found)] or originals
     if originals:
-        return _of_originals(originals)
+        return _of_originals(originals, found)
     crash = blame_crash(found, [cause for cause in causes if cause.tier == Tier.CRASH])
     if crash is not None and (first_stop is None or not _is_after(crash.evidence[0], first_stop)):
         return crash
@@ -92,7 +97,7 @@ def _has_waited(found: Findings) -> bool:
     return bool(found.seen.watchdogs) or any(cause.tier == Tier.TIMEOUT for cause in found.causes)
 
 
-def _of_originals(causes: list[Cause]) -> Verdict:
+def _of_originals(causes: list[Cause], found: Findings) -> Verdict:
     tier = min(cause.tier for cause in causes)
     group = [cause for cause in causes if cause.tier == tier]
     lasting = [cause for cause in group if not cause.is_weak] or group
@@ -102,14 +107,25 @@ def _of_originals(causes: list[Cause]) -> Verdict:
     others = [cause for cause in lasting if cause.rank != first.rank or cause.rank is None]
     verdict = Verdict(first.category, "confirmed" if first.is_stated else "likely", initiator=first)
     verdict.num_alike = len(alike)
-    verdict.rank = _rank_of(first, alike, others)
+    odd = _odd_one(lasting, found) if first.category == REPLICAS_DIFFER else None
+    verdict.rank = _rank_of(first, alike, others) if odd is None else odd
+    if odd not in (None, first.rank):
+        verdict.confidence = "likely"
     same = [cause for cause in lasting if cause.category == first.category and cause.rank in (None, verdict.rank)]
-    verdict.evidence = [first.place, *first.support, *(cause.place for cause in same[:4] if cause.raised is None)]
+    places = [first.place, *first.support, *(cause.place for cause in same[:4] if cause.raised is None)]
+    verdict.evidence = list(dict.fromkeys(places))
     if verdict.rank is None:
         verdict.suspects = sorted({cause.rank for cause in lasting if cause.rank is not None})
     if verdict.rank is None and len({cause.category for cause in others}) > 1 and first.is_stated:
         verdict.confidence = "likely"
     return verdict
+
+
+def _odd_one(causes: list[Cause], found: Findings) -> int | None:
+    """By majority; where no launcher says how many ranks there were, one more may have been silent."""
+    said = [one.raised.message if one.raised else one.place.quote for one in causes if one.category == REPLICAS_DIFFER]
+    is_counted = bool(found.ends) or found.seen.num_workers > 0
+    return odd_replica(said, found.world_size() + (not is_counted))
 
 
 def _is_explained_by(specific: list[Cause], everything: list[Cause]) -> bool:
@@ -122,7 +138,7 @@ def _is_explained_by(specific: list[Cause], everything: list[Cause]) -> bool:
 
 def _rank_of(first: Cause, alike: list[Cause], others: list[Cause]) -> int | None:
     """The rank of the first cause, if it is known and no other rank may have been earlier."""
-    if first.tier == Tier.FABRIC:
+    if first.tier == Tier.FABRIC or _VERSIONS.search(first.place.quote):
         return None
     ranks = {cause.rank for cause in alike if cause.rank is not None or cause.raised is not None}
     if len(ranks) > 1:
@@ -188,9 +204,12 @@ def _of_stop(stops: list[Cause], found: Findings) -> Verdict:
         )
     else:
         silent = {cause.rank for cause in named if cause.category == first.category == "hang"} - {None}
+        records = found.seen.behind.values() if first.category == "hang" and not silent else ()
+        silent |= {rank for _, behind in records for rank in behind}
         rank = silent.pop() if len(silent) == 1 else None
         verdict = Verdict(first.category, "confirmed" if first.is_stated else "likely", rank)
-    verdict.evidence = [cause.place for cause in sorted(stated, key=lambda cause: cause.order)[:3]]
+        verdict.evidence = [place for place, behind in records if behind == [rank]]
+    verdict.evidence += [cause.place for cause in sorted(stated, key=lambda cause: cause.order)[:3]]
     return verdict
 
 
@@ -199,7 +218,7 @@ def _without_cause(found: Findings) -> Verdict:
     seen = found.seen
     lost = [cause for cause in found.causes if cause.tier == Tier.PEER]
     first = first_end(found.unexplained_ends())
-    if lost and (first is None or not found.ends):
+    if lost and (first is None or (first.rank is None and not signal_of(first.code))):
         return Verdict("collateral_only", "unknown", evidence=[cause.place for cause in lost[:4]])
     if found.ends or seen.wrappers or seen.exits or lost or seen.signals:
         is_stopped = bool(seen.exits) and all(signal_of(one.code) == 15 for one in seen.exits) and not found.ends

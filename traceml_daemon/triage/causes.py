@@ -53,7 +53,10 @@ _TIERS: Final = {
 }
 _MILD: Final = re.compile(r"\b(?:WARNING|(?<!NCCL )WARN|INFO|DEBUG|\w+Warning)\b")
 """A level at which a program says what it goes on after."""
-_RETRIED: Final = re.compile(r"(?i)\bretry|\battempt \d|\bfall(?:ing)? back|\bskipp(?:ing|ed)|\bwill try")
+_RETRIED: Final = re.compile(
+    r"(?i)\bretry|\battempt \d|\bfall(?:ing)? back|\bskipp(?:ing|ed)|\bwill try|\boptional\b"
+    r"|\b(?:disabl|ignor|continu)ing"
+)
 _IN_GROUP: Final = re.compile(r"\[(?:PG (?:0|ID 0 PG GUID 0(?:\(default_pg\))?) )?Rank (\d{1,6})\]")
 _WRAPPERS: Final = frozenset(
     {

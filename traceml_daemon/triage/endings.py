@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from traceml_daemon.triage.observations import GoodEnd, Place
@@ -26,8 +27,12 @@ _SURE: Final = re.compile(
     r"|\bworker group successfully finished|worker group finished \((?:\w+\.)?SUCCEEDED\)"
     r"|['\"]train_runtime['\"]:|\bmax_(?:epochs|steps|time)=\S+ reached"
 )
+_TESTS: Final = re.compile(r"\b\d+ passed\b.{0,80} in \d+(?:\.\d+)? ?s\b")
+_TESTS_FAILED: Final = re.compile(r"\b\d+ (?:failed|errors?)\b")
+_BAD_STATE: Final = re.compile(r"\b(?:CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_ME\w*|PREEMPTED|DEADLINE)\b.*\d+:\d+")
+"""Of Slurm's accounts."""
 _SUCCESS: Final = re.compile(
-    r"(?i)\b(?:training|fine-?tuning|pre-?training|evaluation|run|job|experiment"
+    r"(?i)^[\s|]*\d+(?:_\d+)?[\s|].*\bCOMPLETED[\s|]+0:0\b|\bJobState=COMPLETED\b|\b(?:training|fine-?tuning|pre-?training|evaluation|run|job|experiment"
     r"|all (?:ranks|epochs|steps|tasks|workers|trials|runs|jobs))\b.{0,40}"
     r"\b(?:completed?|finished|done|succeeded|successful(?:ly)?|ended (?:well|normally))\b"
     r"|^\W*(?:done|finished|completed|success)\b|\bSUCCEEDED\b"
@@ -56,14 +61,15 @@ def good_end(file: int, number: int, tail: bytes) -> Iterator[GoodEnd]:
     for line, text in _lines(number, tail):
         if found is not None:
             if STEP.search(text):
-                yield GoodEnd(found.place, found.is_sure, line)
+                yield replace(found, last_progress=line)
                 return
             continue
         plain = _COUNT_0.sub("", text)
         is_sure = _SURE.search(plain) is not None
-        if is_sure or (_SUCCESS.search(plain) and not _BAD.search(plain) and not is_suspect(plain)):
-            found = GoodEnd(Place(file, line, text[:_MAX_QUOTE]), is_sure, 0)
-        elif is_suspect(plain):
+        is_of_tests = _TESTS.search(text) is not None and not _TESTS_FAILED.search(text)
+        if is_sure or is_of_tests or (_SUCCESS.search(plain) and not _BAD.search(plain) and not is_suspect(plain)):
+            found = GoodEnd(Place(file, line, text[:_MAX_QUOTE]), is_sure or is_of_tests, is_of_tests, 0)
+        elif is_suspect(plain) or _BAD_STATE.search(plain):
             return
     if found is not None:
         yield found

@@ -12,6 +12,8 @@ _SHELL_SIGNALS: Final = frozenset({129, 130, 131, 132, 134, 135, 136, 137, 139, 
 """128 + n: what a shell or a container makes of a signal."""
 _TIE_S: Final = 1.5
 """torchrun's table counts whole seconds."""
+_MAX_DEVICES: Final = 8
+"""Of one node, as a rule: where only ranks above speak, it is not the first one."""
 _FATAL_CODES: Final = frozenset({-9, -11, -7, -4, -8})
 
 
@@ -46,6 +48,8 @@ def is_multinode(seen: Observations) -> bool:
     tables = [one for one in seen.exits if one.source == "table"]
     if any(one.rank != one.local_rank for one in tables if one.rank is not None):
         return True
+    if (seen.lowest_rank or 0) >= _MAX_DEVICES:
+        return True
     failed = {(one.agent, one.local_rank) for one in seen.exits if one.source == "agent"}
     return len({agent for agent, _ in failed}) > 1
 
@@ -56,7 +60,7 @@ def collect_ends(seen: Observations) -> list[End]:
     for one in seen.exits:
         if one.source not in ("agent", "table"):
             continue
-        known = next((end for end in ends if end.pid == one.pid and _is_same_file(end, one)), None)
+        known = next((end for end in ends if _is_same(end, one)), None)
         if known is None:
             end = End(one.code, one.rank, one.local_rank, one.pid, None, [one], one.is_root)
             end.time = one.time if one.source == "table" else None
@@ -71,8 +75,10 @@ def collect_ends(seen: Observations) -> list[End]:
     return ends
 
 
-def _is_same_file(end: End, one: Exit) -> bool:
-    return end.reports[0].place.file == one.place.file
+def _is_same(end: End, one: Exit) -> bool:
+    if end.pid != one.pid or end.reports[0].place.file != one.place.file:
+        return False
+    return one.pid is not None or (end.rank, end.local_rank) == (one.rank, one.local_rank)
 
 
 def _attribute_to_agent(ends: list[End], seen: Observations) -> None:

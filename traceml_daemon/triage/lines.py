@@ -6,13 +6,13 @@ line longer than a piece may be is cut, so that a file without a newline costs n
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from traceml_daemon.triage.foreign import ForeignPrefixes, rank_in, source_in, time_in
+from traceml_daemon.triage.json_lines import record_in
 
 MAX_PIECE_BYTES: Final = 1 << 16
 
@@ -37,7 +37,7 @@ class Line:
     raw: str
     """What stands in the file, for quotes."""
     text: str
-    """Without prefixes and colours."""
+    """Without prefixes and colours; of several lines where a collector made one of them."""
     speaker: Speaker
     time: float | None
     """Of the host's own clock, comparable with its like only: seconds within a year or a day, or of the epoch."""
@@ -83,11 +83,12 @@ class Pieces:
 
 _ANSI: Final = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _RANK: Final = re.compile(r"\[rank(\d{1,6})\]:? ?")
-_HOROVOD: Final = re.compile(r"\[(\d{1,6})\]<std(?:err|out)>:")
-_OWN: Final = re.compile(
-    r"\[?[Rr]ank[ =:_]?(\d{1,6})(?:\]:?|:| ?\|| -)? ?"
-    r"(?=Traceback|  +File|    |[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b)"
-)
+_MPI: Final = re.compile(r"\[(?:[\w.@-]{1,80},)?(\d{1,6})\]<std(?:err|out)>: ?")
+"""`[3]<stderr>:` of Horovod, `[1,3]<stderr>: ` and `[prterun-n1-77@1,3]<stderr>: ` of mpirun."""
+_OF_TRACEBACK: Final = r"(?=Traceback|  +File|    |[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b)"
+_PREPENDED: Final = re.compile(r"\[(\d{1,6})\] " + _OF_TRACEBACK)
+"""`mpiexec -prepend-rank`, which counts as `srun --label` does; elsewhere such a number may be anything."""
+_OWN: Final = re.compile(r"\[?[Rr]ank[ =:_]?(\d{1,6})(?:\]:?|:| ?\|| -)? ?" + _OF_TRACEBACK)
 """How scripts mark the lines of a traceback."""
 _TEE: Final = re.compile(r"\[[A-Za-z_][A-Za-z_-]*?(\d{1,4})\]: ?")
 _NODE: Final = re.compile(r"\[(node[-_: ]?\w+)\]:? ?")
@@ -127,11 +128,9 @@ _BASIC: Final = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL):([\w.]+):")
 def attribute(number: int, piece: bytes, foreign: ForeignPrefixes | None = None) -> Line:
     """Take the prefixes off, whatever their order, until plain text is left; `foreign`: those of this log."""
     raw = piece.decode("utf-8", "replace")
-    text = _ANSI.sub("", raw) if "\x1b" in raw else raw
-    if "\0" in text:
-        text = text.replace("\0", "")
-    text, source = _of_json(text) if text.startswith("{") and text.endswith("}") else (text, None)
-    state = _Attribution(text, source)
+    record = record_in(_plain(raw))
+    state = _Attribution(_plain(record.text), record.source)
+    state.rank, state.time = record.rank, record.time
     state.take_prefixes()
     if foreign is not None:
         state.take_foreign(foreign)
@@ -139,26 +138,9 @@ def attribute(number: int, piece: bytes, foreign: ForeignPrefixes | None = None)
     return Line(number, raw, state.text, speaker, state.time, state.agent_pid, state.is_agents)
 
 
-_JSON_TEXT: Final = re.compile(r'"(?:log|message|msg|textPayload|text|line|event)"\s*:\s*("(?:[^"\\]|\\.)*")')
-_JSON_POD: Final = re.compile(r'"(?:pod_name|pod|container_name|host(?:name)?)"\s*:\s*"([^"\\]+)"')
-
-
-_JSON_TIME: Final = re.compile(r'"(?:@?timestamp|time|ts)"\s*:\s*"(\d{4}-[^"\\]+)"')
-
-
-def _of_json(text: str) -> tuple[str, str | None]:
-    """Of a line that a container runtime or a collector of logs wrote: when and what, and by which pod."""
-    found = _JSON_TEXT.search(text)
-    if found is None:
-        return text, None
-    try:
-        message = json.loads(found[1], strict=False)
-    except ValueError:
-        return text, None
-    rest = text[: found.start()] + text[found.end() :]
-    when, pod = _JSON_TIME.search(rest), _JSON_POD.search(rest)
-    stamp = f"{when[1]} " if when is not None else ""
-    return stamp + _ANSI.sub("", message).rstrip("\r\n"), pod[1] if pod is not None else None
+def _plain(text: str) -> str:
+    text = _ANSI.sub("", text) if "\x1b" in text else text
+    return text.replace("\0", "") if "\0" in text else text
 
 
 _NOBODY: Final = Speaker()
@@ -263,12 +245,13 @@ class _Attribution:
 
 _PREFIXES: Final = (
     (_RANK, _Attribution.of_rank),
-    (_HOROVOD, _Attribution.of_rank),
+    (_MPI, _Attribution.of_rank),
     (_OWN, _Attribution.of_own_rank),
     (_ISO, _Attribution.of_clock),
     (_GLOG, _Attribution.of_glog),
     (_NODE, _Attribution.of_source),
     (_TEE, _Attribution.of_local_rank),
+    (_PREPENDED, _Attribution.of_task),
     (_NUMBER, _Attribution.nothing),
     (_TASK, _Attribution.of_task),
     (_CRI, _Attribution.nothing),

@@ -140,6 +140,8 @@ class GoodEnd:
     place: Place
     is_sure: bool
     """An exit status of 0, or what a trainer says only at its end."""
+    is_of_tests: bool
+    """The summary of a test suite, whose tests print what is meant to fail."""
     last_progress: int
     """The line of the last step, epoch or bar before; 0: none in the tail."""
 
@@ -175,8 +177,17 @@ class Observations:
     num_lines: int = 0
     is_multinode: bool = False
     """More than one agent spoke, or a launcher said that there are several nodes."""
+    behind: dict[int, tuple[Place, list[int]]] = field(default_factory=dict)
+    """By file, the last record of how far each rank is, and those that are behind."""
+    lowest_rank: int | None = None
+    """Of those whose lines say which rank wrote them."""
     num_processes: int = 0
     """Ranks and tasks that spoke or were named."""
+
+    def note_rank(self, rank: int | None) -> None:
+        """Who wrote a line."""
+        if rank is not None:
+            self.lowest_rank = rank if self.lowest_rank is None else min(rank, self.lowest_rank)
 
     @property
     def tasks_are_ranks(self) -> bool:

@@ -16,7 +16,9 @@ _EXIT_LINES: Final = frozenset({"bad_cli_args", "file_not_found", "import_error"
 """Python and argparse say these in a line without a traceback, and exit."""
 _SIGNALS: Final = {"host_oom_kill": 9, "bus_error_shm": 7, "segfault": 11, "illegal_instruction": 4}
 _ABORT: Final = 6
-"""How a process ends that an exception of C++ left with its `what():`."""
+_LAST_WORDS: Final = re.compile(r"what\(\):|\bby GPU node-\d|\bfault from GPU at 0x|\bHSA_STATUS_ERROR_")
+"""Of an exception of C++ that nobody caught, or of a GPU's runtime: the process then aborts."""
+_DEVICE: Final = re.compile(r"\bGPU (\d{1,4}) has a total capacity")
 _OF_DEVICE: Final = re.compile(r"CUDA error|cuda error|Xid|ECC|cuDNN|CUBLAS|AcceleratorError")
 
 
@@ -44,8 +46,9 @@ def conclude_ranks(causes: list[Cause], ends: list[End], seen: Observations) -> 
     explained = {cause.rank for cause in causes if is_consequence(cause)} | {dog.rank for dog in seen.watchdogs}
     open_ends = [end for end in ends if end.rank is None or end.rank not in explained]
     nobodys = [cause for cause in causes if is_consequence(cause) and cause.rank is None and cause.raised is not None]
-    may_be_a_peers = seen.is_multinode and bool(nobodys)
-    """An exit may belong to an error of a lost peer that names no rank."""
+    lost_in = {cause.place.file for cause in nobodys} if seen.is_multinode else set()
+    """An exit may belong to an error of a lost peer that names no rank, or its node's file has none."""
+    has_agents = seen.wrappers or any(end.local_rank is not None for end in ends)
     times = Counter(cause.signature for cause in causes if not cause.is_attributed)
     for cause in causes:
         if cause.rank is not None or not _is_a_ranks(cause):
@@ -55,10 +58,11 @@ def conclude_ranks(causes: list[Cause], ends: list[End], seen: Observations) -> 
             cause.rank = raised.label_rank
         elif raised is not None and raised.speaker.local_rank is not None:
             cause.rank = _global_rank(raised.speaker.local_rank, cause.place.file, ends, seen)
-        elif raised is not None and raised.speaker.task is not None and not ends and not seen.wrappers:
+        elif raised is not None and raised.speaker.task is not None and not has_agents:
             cause.rank = raised.speaker.task
-        elif times[cause.signature] == 1 and not is_consequence(cause) and not may_be_a_peers:
-            one = first_end(open_ends)
+        elif times[cause.signature] == 1 and not is_consequence(cause) and cause.place.file not in lost_in:
+            own = [end for end in open_ends if not lost_in or end.reports[0].place.file == cause.place.file]
+            one = first_end(own) or _on_device(cause, own)
             cause.rank = one.rank if one is not None else only_worker(seen)
     for cause in causes:
         if cause.rank is None and cause.raised is None and cause.tier in (Tier.RECORD, Tier.ORIGINAL, Tier.CRASH):
@@ -84,9 +88,17 @@ def _of_line(cause: Cause, causes: list[Cause], ends: list[End], seen: Observati
     return same.pop() if len(same) == 1 else None
 
 
+def _on_device(cause: Cause, ends: list[End]) -> End | None:
+    """Of several that failed, the one whose device had no memory left: not told by device 0, which all can use."""
+    device = _DEVICE.search(cause.raised.message) if cause.raised is not None else None
+    number = int(device[1]) if device is not None else 0
+    same = [end for end in ends if number and end.local_rank == number and end.code == 1]
+    return same[0] if len(same) == 1 else None
+
+
 def _signal_of(cause: Cause) -> int | None:
     """How a process ends of it, where that is told by the line."""
-    if "what():" in cause.place.quote and cause.category != "collective_mismatch":
+    if _LAST_WORDS.search(cause.place.quote) and cause.category != "collective_mismatch":
         return _ABORT
     return _SIGNALS.get(cause.category)
 

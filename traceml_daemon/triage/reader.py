@@ -12,12 +12,14 @@ from traceml_daemon.triage import torchrun_lines
 from traceml_daemon.triage.aftermath import Aftermath
 from traceml_daemon.triage.endings import good_end, is_suspect, last_progress
 from traceml_daemon.triage.foreign import ForeignPrefixes
+from traceml_daemon.triage.laggards import LITERALS, ranks_behind
 from traceml_daemon.triage.lines import MAX_PIECE_BYTES, Line, Pieces, Speaker, attribute
-from traceml_daemon.triage.observations import Hit, Observations, Place, Raised, Watchdog
+from traceml_daemon.triage.observations import Hit, Observations, Place, Raised
 from traceml_daemon.triage.signs import Sign, SignBook
 from traceml_daemon.triage.tables import Table
 from traceml_daemon.triage.torchrun_lines import TorchrunLines
 from traceml_daemon.triage.tracebacks import Tracebacks, kind_of
+from traceml_daemon.triage.watchdogs import watchdog_of
 
 _MAX_SHAPES: Final = 4_096
 _FOLD: Final = bytes.maketrans(b"123456789", b"000000000")
@@ -34,15 +36,9 @@ _MAX_TAIL: Final = 4_000
 
 _STRUCTURAL: Final = (
     "traceback (most", '  file "', "error", "exception", "interrupt", "failed", "failure", "fatal", "killed", "abort",
-    "\u2502 /", "watchdog", "exit status", "notfound", *torchrun_lines.LITERALS,
+    "\u2502 /", "watchdog", "exit status", "notfound", *LITERALS, *torchrun_lines.LITERALS,
 )  # fmt: skip
 _RETURN: Final = re.compile(rb"\r(?!\n)")
-_WATCHDOG: Final = re.compile(
-    r"WorkNCCL\(SeqNum=(\d{1,18}), OpType=(\w+)(?:, [^)]*?NumelIn=(\d{1,18}))?[^)]*, "
-    r"Timeout\(ms\)=\d+\) ran for \d+ milli"
-)
-_GROUP: Final = re.compile(r"\[(PG [^\]]*?)\s*Rank (\d{1,6})\]|\[Rank (\d{1,6})\]")
-_DEFAULT_GROUP: Final = re.compile(r"default_pg|PG 0\b|PG ID 0\b|^$")
 _AGENT_FRAME: Final = re.compile(
     r"torch/distributed/(?:run|launch|launcher/api|elastic/(?!multiprocessing/errors/__init__))[\w/]*\.py:"
 )
@@ -159,23 +155,30 @@ class LogReader:
     def _look(self, number: int, piece: bytes) -> bool:
         """Read one line closely; whether anything came of it."""
         line = attribute(number, piece, self._foreign)
+        if "\n" not in line.text:
+            return self._look_at(line)
+        news = [self._look_at(replace(line, text=text)) for text in line.text.split("\n")]
+        self._tracebacks.close()
+        return any(news)
+
+    def _look_at(self, line: Line) -> bool:
         if self._author is not None and line.speaker.rank is None and not line.is_agents:
             line = replace(line, speaker=self._author)
         if line.speaker.rank is not None or line.speaker.task is not None:
             self._speakers.add((line.speaker.rank, line.speaker.task))
+            self._seen.note_rank(line.speaker.rank)
             if line.speaker.rank is not None and line.speaker.task is not None:
                 self._seen.task_ranks.add((line.speaker.task, line.speaker.rank))
         if self._aftermath.is_open:
             self._aftermath.take(line)
-        place = Place(self._file, number, quote_of(line))
+        place = Place(self._file, line.number, quote_of(line))
         if self._table.accepts(line):
             one = self._table.take(line, place)
             if one is not None and len(self._seen.exits) < torchrun_lines.MAX_EXITS:
                 self._seen.exits.append(one)
             return True
         if "Traceback (most" in line.text:
-            before = attribute(number, self._before, self._foreign)
-            self._tracebacks.precede(line.speaker, before.text if before.speaker == line.speaker else "")
+            self._tracebacks.precede(line.speaker, attribute(line.number, self._before, self._foreign))
         if self._tracebacks.is_source(line):
             return True
         is_launchers = self._launchers.take(line, place)
@@ -192,6 +195,9 @@ class LogReader:
         text = line.text.strip()
         found = [self._hit(sign, match, line, place) for sign, match in self._book.search(text, wheres, frames)]
         watchdog = self._watchdog(line, place)
+        behind = ranks_behind(text)
+        if behind is not None:
+            self._seen.behind[self._file] = place, behind
         if raised is not None and (not is_new or self._keep(raised)):
             raised.hits += found[: 50 - len(raised.hits)]
         fresh = [hit for hit in found if self._is_fresh(hit)] if raised is None else []
@@ -200,7 +206,7 @@ class LogReader:
             self._aftermath.begin(hit)
         if not found and raised is None and not watchdog and not is_launchers and not line.is_agents:
             self._suspect(line, place)
-        return watchdog or bool(fresh)
+        return watchdog or bool(fresh) or behind is not None
 
     def _hit(self, sign: Sign, match: re.Match[str], line: Line, place: Place) -> Hit:
         named = match.groupdict().get("rank")
@@ -233,18 +239,10 @@ class LogReader:
         return True
 
     def _watchdog(self, line: Line, place: Place) -> bool:
-        found = _WATCHDOG.search(line.text)
-        if found is None:
-            return False
-        group = _GROUP.search(line.text)
-        name = (group[1] or "") if group else ""
-        rank = line.speaker.rank
-        if rank is None and group is not None and _DEFAULT_GROUP.search(name):
-            rank = int(group[2] or group[3])
-        numel = int(found[3]) if found[3] else None
-        if len(self._seen.watchdogs) < _MAX_WATCHDOGS:
-            self._seen.watchdogs.append(Watchdog(place, rank, int(found[1]), found[2], numel, name))
-        return True
+        found = watchdog_of(line, place)
+        if found is not None and len(self._seen.watchdogs) < _MAX_WATCHDOGS:
+            self._seen.watchdogs.append(found)
+        return found is not None
 
     def _suspect(self, line: Line, place: Place) -> None:
         if len(self._seen.suspects) < _MAX_SUSPECTS and is_suspect(line.text):

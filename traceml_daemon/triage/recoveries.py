@@ -10,14 +10,14 @@ from traceml_daemon.triage.verdict import Findings, Verdict
 def has_recovered(found: Findings) -> Verdict | None:
     """The verdict `ok`, where every error is followed by work and by a good end in the same file.
 
-    A batch script prints that it is done after a failure too: then a launcher has reported the failure, and only a
-    restart after it makes it good.
+    A test suite ends well with all that its tests printed. A batch script prints that it is done after a failure too:
+    then a launcher has reported the failure, and only a restart after it makes it good.
     """
     ends = {end.place.file: end for end in found.seen.good_ends}
     troubles = _troubles(found)
     if not ends or not all(place.file in ends and _is_before(place, ends[place.file]) for place in troubles):
         return None
-    reports = _reports(found)
+    reports = [place for place in _reports(found) if not ends[place.file].is_of_tests]
     if not all(_is_restarted(place, found) for place in reports):
         return None
     return Verdict("ok", "likely", evidence=[end.place for end in found.seen.good_ends[:2]])

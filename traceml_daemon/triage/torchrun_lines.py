@@ -24,7 +24,8 @@ LITERALS: Final = (
     "childfailederror", "will restart worker group", "rendezvous'ing worker group", "exited with exit code",
     "no_other_failures", "root cause", "rank      :", "rank: ", "world_size=", "num_local_procs", "failures:",
     "child process", "exit code", "exit status", "exit_code", "exited with", "killed", "exited on signal", ": line ",
-    "killing subprocess", "exit code:", "srun: error:", "stopping worker group", "rank       :", "num_processes",
+    "killing subprocess", "remote=[", "process name: [", " running at ", "mpi_abort", "errorcode",
+    "exit code:", "srun: error:", "stopping worker group", "rank       :", "num_processes",
     "global_ranks=", "omp_num_threads environment", "starting elastic_operator",
 )  # fmt: skip
 """Words of which at least one stands in every line that this module reads, in lower case."""
@@ -53,6 +54,15 @@ _BY_SIGNAL: Final = re.compile(r"(?i)\bexit(?:ed with|s with)?(?:[ _]?(?:code|st
 """128 + n: a shell, a container runtime or an IDE saw a signal."""
 _SHELL: Final = re.compile(r"line \d+: +(\d{1,12}) (Killed|Segmentation fault|Aborted|Bus error|Terminated)\b")
 _MPIRUN: Final = re.compile(r"process rank (\d{1,12}) .*exited on signal (\d{1,12})")
+_MPI_WHO: Final = re.compile(
+    r"Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),\s*(\d{1,6})\]|RANK (\d{1,6}) PID \d+ RUNNING AT"
+    r"|MPI_ABORT was invoked on rank (\d{1,6}) "
+)
+_MPI_HOW: Final = re.compile(
+    r"(?:EXIT CODE|Exit code): +(\d{1,12})$|KILLED BY SIGNAL: (\d{1,3})\b|with errorcode (-?\d{1,12})"
+)
+"""The line below, or the one after it."""
+_MPI_ABORT: Final = re.compile(r"MPI_Abort\(MPI_COMM_WORLD, (-?\d{1,12})\) - process (\d{1,6})")
 _SRUN_EXIT: Final = re.compile(
     r"srun: error: (\S+): tasks? ([\d,-]+): "
     r"(?:Exited with exit code (\d{1,12})|([A-Z][A-Za-z ]+?))(?: \(core dumped\))?\s*$"
@@ -61,6 +71,8 @@ _WORLD: Final = re.compile(
     r"\b(?:dist_world_size|world_size|num_local_procs|group_world_size|num_processes)['\"]?\s*[=:]\s*(\d{1,12})"
 )
 
+_HOSTS: Final = re.compile(r"\baddr=\[([^\]]+)\]:\d+, remote=\[([^\]]+)\]:\d")
+_LOCAL: Final = re.compile(r"localhost|127\.|::1$|::ffff:127\.")
 _GLOBAL: Final = re.compile(r"\bglobal_ranks=\[(\d{1,6}(?:, ?\d{1,6})*)\]")
 
 _WRAPPER: Final = re.compile(r"ChildFailedError|CHILD PROCESS FAILED WITH NO ERROR_FILE|ProcessRaisedException")
@@ -76,6 +88,8 @@ class TorchrunLines:
 
     def __init__(self, seen: Observations) -> None:
         self._seen = seen
+        self._mpi_rank: int | None = None
+        """Of whom MPI's launcher is about to say how it ended."""
 
     def take(self, line: Line, place: Place) -> bool:
         """Whether the line was a launcher's."""
@@ -160,6 +174,19 @@ class TorchrunLines:
             return True
         return found is not None
 
+    def _mpi(self, line: Line, place: Place) -> bool:
+        if found := _MPI_ABORT.search(line.text):
+            self._add(line, place, Exit(place, "agent", int(found[1]), rank=int(found[2])))
+        elif found := _MPI_WHO.search(line.text):
+            self._mpi_rank = next(int(rank) for rank in found.groups() if rank)
+        elif self._mpi_rank is not None and (found := _MPI_HOW.search(line.text)):
+            code = -int(found[2]) if found[2] else int(found[1] or found[3])
+            is_clean_up = code in (-9, -15)
+            one = Exit(place, "launcher", code) if is_clean_up else Exit(place, "agent", code, rank=self._mpi_rank)
+            self._add(line, place, one)
+            self._mpi_rank = None
+        return found is not None
+
     def _scheduler(self, line: Line, place: Place) -> bool:
         found = _SRUN_EXIT.search(line.text)
         if found is None or (found[3] is None and found[4] not in _SLURM_WORDS):
@@ -192,6 +219,8 @@ class TorchrunLines:
     def _world(self, line: Line, place: Place) -> bool:
         for found in _WORLD.finditer(line.text):
             self._seen.num_workers = max(self._seen.num_workers, min(int(found[1]), 1 << 20))
+        if (hosts := _HOSTS.search(line.text)) and not any(_LOCAL.match(host) for host in hosts.groups()):
+            self._seen.is_multinode = self._seen.is_multinode or hosts[1] != hosts[2]
         if listed := _GLOBAL.search(line.text):
             ranks = dict(enumerate(int(rank) for rank in listed[1].split(",")))
             known = self._seen.global_ranks.setdefault(place.file, ranks)
@@ -228,6 +257,7 @@ _READERS: Final[tuple[Callable[[TorchrunLines, Line, Place], bool], ...]] = (
     TorchrunLines._killing,
     TorchrunLines._called,
     TorchrunLines._spawn,
+    TorchrunLines._mpi,
     TorchrunLines._shell,
     TorchrunLines._scheduler,
     TorchrunLines._wrapper,

@@ -36,6 +36,7 @@ _OVER: Final = re.compile(
     r"|(?:slurmstepd|srun|kernel|systemd)\b.*: |Exception ignored |terminate called "
 )
 """What a job prints of its configuration or its progress, or what others say of it, does not go on with a message."""
+_LOGGED: Final = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|EXCEPTION)\b")
 _CPP_LOGGED: Final = re.compile(r"\[[VIWEF](?:\d{3,4} [^\]]*)? \S+\.(?:cpp|cc|cu|hpp):\d+\]")
 _MAX_FRAMES: Final = 100
 _MAX_FOREIGN: Final = 200
@@ -62,6 +63,8 @@ class _State:
     tail: int = 0
     is_chained: bool = False
     previous: str = ""
+    logged_at: float | None = None
+    """Of the record of an error that the traceback stands below."""
 
 
 class Tracebacks:
@@ -103,9 +106,11 @@ class Tracebacks:
         """Whether it is a line of code that the traceback of its speaker quotes: that says nothing of what happened."""
         return line.text[:4] == "    " and self._state(line.speaker).num_open > 0 and self._frame(line.text) is None
 
-    def precede(self, speaker: Speaker, text: str) -> None:
-        """The line right before a traceback, which may say whose it is."""
-        self._state(speaker).previous = text.strip()
+    def precede(self, speaker: Speaker, before: Line) -> None:
+        """The line right before a traceback, which may say whose it is, and when it was logged."""
+        state = self._state(speaker)
+        state.previous = before.text.strip() if before.speaker == speaker else ""
+        state.logged_at = before.time if state.previous and _LOGGED.search(before.raw) else None
 
     def close(self) -> None:
         """Nothing that follows belongs to what was said before: torchrun speaks, or the file ends."""
@@ -170,7 +175,7 @@ class Tracebacks:
         raised = Raised(
             place=Place(self._file, line.number, quote),
             speaker=state.author or line.speaker,
-            time=line.time,
+            time=state.logged_at if line.time is None else line.time,
             type=kind[0],
             message=kind[1][:_MAX_MESSAGE],
             frames=tuple(state.frames),
@@ -182,12 +187,13 @@ class Tracebacks:
         if state.is_chained and state.last is not None:
             raised.earlier = state.last
             raised.label_rank = raised.label_rank or state.last.label_rank
+            raised.time = state.last.time if raised.time is None else raised.time
             raised.is_in_thread = raised.is_in_thread or state.last.is_in_thread
         state.last, state.tail, state.is_chained = raised, _MAX_TAIL, False
         state.num_open -= 1 if state.num_open else 0
         if not state.num_open:
             state.has_header = False
-            state.author = None
+            state.author = state.logged_at = None
         state.previous = ""
         return raised
 

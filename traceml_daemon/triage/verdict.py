@@ -78,7 +78,9 @@ class Findings:
         """At least so many ranks there were."""
         ranks = {end.rank for end in self.ends if end.rank is not None}
         ranks |= {cause.rank for cause in self.causes if cause.rank is not None}
-        return max([self.seen.num_workers, *(rank + 1 for rank in ranks)])
+        closed = {one.pid for one in self.seen.signals if one.direction == "sent"}
+        pids = (closed | {end.pid for end in self.ends}) - {None}
+        return max([self.seen.num_workers, len(pids), *(rank + 1 for rank in ranks)])
 
 
 def places_of(end: End | None) -> list[Place]:

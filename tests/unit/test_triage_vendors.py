@@ -105,6 +105,10 @@ def test_a_rank_that_mpi_writes_before_each_line_is_the_ranks_own(prefix: str) -
         ("=   RANK 0 PID 54 RUNNING AT n1\n=   KILLED BY SIGNAL: 9 (Killed)\n"
          "=   RANK 2 PID 55 RUNNING AT n1\n=   EXIT CODE: 139\n", "segfault", 2),
         ("=   RANK 0 PID 54 RUNNING AT n1\n=   KILLED BY SIGNAL: 9 (Killed)\n", "sigkill_unattributed", None),
+        ("=   RANK 1 PID 55 RUNNING AT n1\n=   KILLED BY SIGNAL: 9 (Killed)\n=   RANK 2 PID 56 RUNNING AT n1\n"
+         "=   KILLED BY SIGNAL: 9 (Killed)\nkernel: Out of memory: Killed process 56 (python)\n", "host_oom_kill", 2),
+        ("=   PID 55 RUNNING AT n1\n=   EXIT CODE: 11\n"
+         "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Segmentation fault (signal 11)\n", "segfault", None),
         ("MPI_ABORT was invoked on rank 5 in communicator MPI_COMM_WORLD\nwith errorcode 7.\n", "nonzero_exit", 5),
         ("application called MPI_Abort(MPI_COMM_WORLD, 7) - process 5\n", "nonzero_exit", 5),
         ("The first process to do so was:\n\n  Process name: [[7,1],5]\n  Exit code:    3\n", "nonzero_exit", 5),

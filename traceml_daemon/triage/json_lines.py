@@ -10,7 +10,7 @@ _TEXT: Final = re.compile(r'"(?:log|message|msg|textPayload|text|line|event)"\s*
 _STACK: Final = re.compile(r'"(?:exc_info|exception|stack_?trace|traceback|stack)"\s*:\s*("(?:[^"\\]|\\.)*")')
 _POD: Final = re.compile(r'"(?:pod_name|pod|container_name|host(?:name)?)"\s*:\s*"([^"\\]+)"')
 _RANK: Final = re.compile(r'"(?:(?:global|world)_?)?rank"\s*:\s*"?(\d{1,6})\b', re.IGNORECASE)
-_DATE: Final = re.compile(r'"(?:@?timestamp|time|ts)"\s*:\s*"(\d{4}-[^"\\]+)"')
+_DATE: Final = re.compile(r'"(?:@?timestamp|(?:asc|date)?time|ts)"\s*:\s*"(\d{4}-[^"\\]+)"')
 _EPOCH: Final = re.compile(r'"(?:@?timestamp|time|ts)"\s*:\s*"?(1\d{9})(?:\.(\d+)|(\d{3}))?\b')
 
 

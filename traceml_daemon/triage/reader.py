@@ -12,7 +12,7 @@ from traceml_daemon.triage import torchrun_lines
 from traceml_daemon.triage.aftermath import Aftermath
 from traceml_daemon.triage.endings import good_end, is_suspect, last_progress
 from traceml_daemon.triage.foreign import ForeignPrefixes
-from traceml_daemon.triage.laggards import LITERALS, ranks_behind
+from traceml_daemon.triage.laggards import LITERALS, ProgressRecords
 from traceml_daemon.triage.lines import MAX_PIECE_BYTES, Line, Pieces, Speaker, attribute
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised
 from traceml_daemon.triage.signs import Sign, SignBook
@@ -66,6 +66,7 @@ class LogReader:
         self._table = Table()
         self._launchers = TorchrunLines(seen)
         self._aftermath = Aftermath()
+        self._progress = ProgressRecords()
         self._alike: Counter[tuple[object, ...]] = Counter()
         self._speakers: set[object] = set()
         self._dull: set[bytes] = set()
@@ -195,7 +196,7 @@ class LogReader:
         text = line.text.strip()
         found = [self._hit(sign, match, line, place) for sign, match in self._book.search(text, wheres, frames)]
         watchdog = self._watchdog(line, place)
-        behind = ranks_behind(text)
+        behind = self._progress.take(line.number, line.text)
         if behind is not None:
             self._seen.behind[self._file] = place, behind
         if raised is not None and (not is_new or self._keep(raised)):

@@ -24,7 +24,7 @@ LITERALS: Final = (
     "childfailederror", "will restart worker group", "rendezvous'ing worker group", "exited with exit code",
     "no_other_failures", "root cause", "rank      :", "rank: ", "world_size=", "num_local_procs", "failures:",
     "child process", "exit code", "exit status", "exit_code", "exited with", "killed", "exited on signal", ": line ",
-    "killing subprocess", "remote=[", "process name: [", " running at ", "mpi_abort", "errorcode",
+    "killing subprocess", "remote=[", "process name: [", " running at ", "mpi_abort", "exit string", "errorcode",
     "exit code:", "srun: error:", "stopping worker group", "rank       :", "num_processes",
     "global_ranks=", "omp_num_threads environment", "starting elastic_operator",
 )  # fmt: skip
@@ -55,13 +55,14 @@ _BY_SIGNAL: Final = re.compile(r"(?i)\bexit(?:ed with|s with)?(?:[ _]?(?:code|st
 _SHELL: Final = re.compile(r"line \d+: +(\d{1,12}) (Killed|Segmentation fault|Aborted|Bus error|Terminated)\b")
 _MPIRUN: Final = re.compile(r"process rank (\d{1,12}) .*exited on signal (\d{1,12})")
 _MPI_WHO: Final = re.compile(
-    r"Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),\s*(\d{1,6})\]|RANK (\d{1,6}) PID \d+ RUNNING AT"
+    r"Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),\s*(\d{1,6})\]|RANK (\d{1,6}) PID (?P<pid>\d{1,12}) RUNNING AT"
     r"|MPI_ABORT was invoked on rank (\d{1,6}) "
 )
 _MPI_HOW: Final = re.compile(
     r"(?:EXIT CODE|Exit code): +(\d{1,12})$|KILLED BY SIGNAL: (\d{1,3})\b|with errorcode (-?\d{1,12})"
 )
 """The line below, or the one after it."""
+_MPI_SIGNAL: Final = re.compile(r"EXIT STRING: .*\(signal (\d{1,3})\)")
 _MPI_ABORT: Final = re.compile(r"MPI_Abort\(MPI_COMM_WORLD, (-?\d{1,12})\) - process (\d{1,6})")
 _SRUN_EXIT: Final = re.compile(
     r"srun: error: (\S+): tasks? ([\d,-]+): "
@@ -88,8 +89,8 @@ class TorchrunLines:
 
     def __init__(self, seen: Observations) -> None:
         self._seen = seen
-        self._mpi_rank: int | None = None
-        """Of whom MPI's launcher is about to say how it ended."""
+        self._mpi_who: tuple[int, int | None] | None = None
+        """Rank and process of which MPI's launcher is about to say how it ended."""
 
     def take(self, line: Line, place: Place) -> bool:
         """Whether the line was a launcher's."""
@@ -178,13 +179,16 @@ class TorchrunLines:
         if found := _MPI_ABORT.search(line.text):
             self._add(line, place, Exit(place, "agent", int(found[1]), rank=int(found[2])))
         elif found := _MPI_WHO.search(line.text):
-            self._mpi_rank = next(int(rank) for rank in found.groups() if rank)
-        elif self._mpi_rank is not None and (found := _MPI_HOW.search(line.text)):
-            code = -int(found[2]) if found[2] else int(found[1] or found[3])
-            is_clean_up = code in (-9, -15)
-            one = Exit(place, "launcher", code) if is_clean_up else Exit(place, "agent", code, rank=self._mpi_rank)
-            self._add(line, place, one)
-            self._mpi_rank = None
+            self._mpi_who = int(found[1] or found[2] or found[4]), int(found[3]) if found[3] else None
+        elif self._mpi_who is not None and (found := _MPI_HOW.search(line.text)):
+            code, (rank, pid) = -int(found[2]) if found[2] else int(found[1] or found[3]), self._mpi_who
+            self._add(line, place, Exit(place, "agent", code, rank=rank, pid=pid))
+            if code in (-9, -15):  # so all are ended when one has failed
+                self._add(line, place, Exit(place, "launcher", code))
+                self._signal(AgentSignal(place, "forced", -code, pid, None))
+            self._mpi_who = None
+        elif found := _MPI_SIGNAL.search(line.text):
+            self._add(line, place, Exit(place, "launcher", -int(found[1])))
         return found is not None
 
     def _scheduler(self, line: Line, place: Place) -> bool:

@@ -145,6 +145,11 @@ TESTED = "t.py::test_mismatch\nRuntimeError: Detected mismatch between collectiv
     [
         (TESTED + "===== 4 passed, 1 xfailed in 30.88s =====\n", "ok"),
         (TESTED + "4 passed, 2 skipped, 3 warnings in 3.1s (0:00:03)\n", "ok"),
+        (TESTED + "\x1b[32m== \x1b[1m4 passed\x1b[0m, \x1b[33m1 skipped\x1b[0m\x1b[32m in 3.1s\x1b[0m ==\n", "ok"),
+        (
+            TESTED + "\x1b[31m== \x1b[1m1 failed\x1b[0m, \x1b[33m4 passed\x1b[0m\x1b[32m in 3.1s\x1b[0m ==\n",
+            "collective_mismatch",
+        ),
         (TESTED + "===== 1 failed, 4 passed in 30.88s =====\n", "collective_mismatch"),
         ("4 passed in 3.10s\n" + TESTED, "collective_mismatch"),
         (TESTED + "4 passed in 3.10s\n##[error]Process completed with exit code 1.\n", "collective_mismatch"),
@@ -198,8 +203,11 @@ def test_of_replicas_that_differ_the_odd_one_is_named(errors: dict[int, str], ra
     [
         ("ImportError: libGL.so.1: cannot open shared object file (optional, video is off)", "python_exception"),
         ("ModuleNotFoundError: No module named 'apex', ignoring", "python_exception"),
+        (f"{HEADER}{FRAME}ImportError: no apex\nno fused kernels, falling back to torch", "python_exception"),
+        (f"{HEADER}{FRAME}ImportError: no apex\nWARNING:root:continuing without apex", "python_exception"),
+        (f"{HEADER}{FRAME}ImportError: no apex\nfall back to CPU with --cpu", "import_error"),
         ("ModuleNotFoundError: No module named 'apex'", "import_error"),
     ],
 )
-def test_an_import_that_its_own_line_calls_optional_is_no_cause(words: str, category: str) -> None:
+def test_an_import_without_which_the_job_went_on_is_no_cause(words: str, category: str) -> None:
     assert read(f"{words}\nstep 1 loss 2.0\n{raised(1, 'KeyError: 3')}{failed(1, 1, 4)}").category == category

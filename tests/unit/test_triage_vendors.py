@@ -26,6 +26,7 @@ from tests.unit.test_triage_rules import HEADER, raised
         ("RuntimeError: HIP error: invalid device function", "gpu_driver_mismatch"),
         ("RuntimeError: synStatus=26 [Generic failure] Device acquire failed.", "gpu_unavailable"),
         ("RuntimeError: RESOURCE_EXHAUSTED: Attempting to reserve 12.15G at the bottom of memory.", "cuda_oom"),
+        ("RuntimeError: CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`", "cuda_oom"),
         ("grpc.RpcError: RESOURCE_EXHAUSTED: message larger than 4194304", "python_exception"),
         ("ValueError: no HIP graphs are available", "python_exception"),
         ("ValueError: the page index is out of range", "python_exception"),
@@ -64,6 +65,7 @@ NPU = "RuntimeError: npuSynchronizeDevice NPU function error: AclrtSynchronizeDe
          "collective_timeout"),
         ("EI0006: Getting socket times out. Reason: the remote end sent nothing.", "collective_timeout"),
         ("EI0005: The arguments for collective communication are inconsistent between ranks.", "collective_mismatch"),
+        ("EI0007: Failed to allocate resource[Notify]", "nccl_system_error"),
         ("EI0001: something else.", "python_exception"),
     ],
 )  # fmt: skip

@@ -57,6 +57,7 @@ _RETRIED: Final = re.compile(
     r"(?i)\bretry|\battempt \d|\bfall(?:ing)? back|\bskipp(?:ing|ed)|\bwill try|\boptional\b"
     r"|\b(?:disabl|ignor|continu)ing"
 )
+_GONE_ON: Final = re.compile(r"(?i)\b(?:falling back|continuing (?:without|with)|disabling|ignoring)\b")
 _IN_GROUP: Final = re.compile(r"\[(?:PG (?:0|ID 0 PG GUID 0(?:\(default_pg\))?) )?Rank (\d{1,6})\]")
 _WRAPPERS: Final = frozenset(
     {
@@ -183,8 +184,11 @@ def _support(raised: Raised, best: Hit | None) -> list[Place]:
 
 
 def _is_retried(raised: Raised) -> bool:
-    """A line like an exception, without a traceback, that says how it went on."""
-    return not raised.has_header and not raised.frames and _RETRIED.search(raised.message) is not None
+    """A line like an exception, without a traceback, that says how it went on; or the line below a traceback does."""
+    message, _, below = raised.message.partition("\n")
+    if _GONE_ON.search(below.partition("\n")[0]):
+        return True
+    return not raised.has_header and not raised.frames and _RETRIED.search(message) is not None
 
 
 def best_hit(hits: list[Hit]) -> Hit | None:

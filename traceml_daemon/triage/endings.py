@@ -27,8 +27,8 @@ _SURE: Final = re.compile(
     r"|\bworker group successfully finished|worker group finished \((?:\w+\.)?SUCCEEDED\)"
     r"|['\"]train_runtime['\"]:|\bmax_(?:epochs|steps|time)=\S+ reached"
 )
-_TESTS: Final = re.compile(r"\b\d+ passed\b.{0,80} in \d+(?:\.\d+)? ?s\b")
-_TESTS_FAILED: Final = re.compile(r"\b\d+ (?:failed|errors?)\b")
+_TESTS: Final = re.compile(r"(?<!\d)\d+ passed\b.{0,80} in \d+(?:\.\d+)? ?s\b")
+_TESTS_FAILED: Final = re.compile(r"(?<!\d)\d+ (?:failed|errors?)\b")
 _BAD_STATE: Final = re.compile(r"\b(?:CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_ME\w*|PREEMPTED|DEADLINE)\b.*\d+:\d+")
 """Of Slurm's accounts."""
 _SUCCESS: Final = re.compile(

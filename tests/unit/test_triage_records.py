@@ -176,6 +176,10 @@ PREEMPTED = (
 )
 def test_a_job_that_was_queued_again_and_completed_is_well(behind: str, category: str) -> None:
     assert read(PREEMPTED + behind).category == category
+    log = (PREEMPTED + behind).splitlines()
+    assert (
+        read("".join(json.dumps({"log": line + "\n", "stream": "stdout"}) + "\n" for line in log)).category == category
+    )
 
 
 @pytest.mark.parametrize(

@@ -144,3 +144,11 @@ def test_of_two_versions_that_differ_neither_rank_is_the_odd_one() -> None:
     error = f"torch.distributed.DistBackendError: NCCL error, invalid usage\n[rank4]: Last error:\n[rank4]: {words}"
     verdict = read(raised(4, error) + failed(1, 4, 40))
     assert (verdict.category, verdict.rank) == ("gpu_driver_mismatch", None)
+
+
+@pytest.mark.parametrize("prefix", ["", "[1,2]<stderr>:", '{"stream": "stderr", "log": "', "[default0]: "])
+def test_the_process_of_a_librarys_line_is_found_behind_a_prefix(prefix: str) -> None:
+    words = "n1:9001:9120 [4] include/alloc.h:103 NCCL WARN Cuda failure 2 'out of memory'"
+    log = prefix + words + ('"}' if prefix.startswith("{") else "") + "\n"
+    verdict = read(log + failed(1, 4, 9001) + table((1, 3, 9000), (1, 4, 9001)))
+    assert (verdict.category, verdict.rank) == ("cuda_oom", 2 if "1,2" in prefix else 4)

@@ -10,7 +10,8 @@ from traceml_daemon.triage.ends import End, signal_of
 from traceml_daemon.triage.observations import Observations
 
 _PID: Final = re.compile(
-    r"(?:\b(?:pid|PID|[Pp]rocess)[\s:='\"(]*(\d{2,10})\b|^\[?[A-Za-z][\w.-]*:(\d{2,10}) ?:\d+(?=[: ]))"
+    r"(?:\b(?:pid|PID|[Pp]rocess)[\s:='\"(]*(\d{2,10})\b"
+    r"|(?:^|\"|[>\]]: ?)\[?[A-Za-z][\w.-]*:(\d{2,10}) ?:\d+(?=[: ]))"
 )
 """`Killed process 4711 (python)`, `pid=4711`, `node-a:4711:4712 [0] NCCL WARN`."""
 _NAME: Final = re.compile(r"[Pp]rocess \d+ \(([^)]+)\)|\btask=([^,]+),pid=\d")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from traceml_daemon.triage.lines import attribute
 from traceml_daemon.triage.observations import GoodEnd, Place
 
 _MAX_QUOTE: Final = 400
@@ -67,12 +68,17 @@ def good_end(file: int, number: int, tail: bytes) -> Iterator[GoodEnd]:
         plain = _COUNT_0.sub("", text)
         is_sure = _SURE.search(plain) is not None
         is_of_tests = _TESTS.search(text) is not None and not _TESTS_FAILED.search(text)
-        if is_sure or is_of_tests or (_SUCCESS.search(plain) and not _BAD.search(plain) and not is_suspect(plain)):
+        if is_sure or is_of_tests or (_is_success(plain) and not _BAD.search(plain) and not is_suspect(plain)):
             found = GoodEnd(Place(file, line, text[:_MAX_QUOTE]), is_sure or is_of_tests, is_of_tests, 0)
         elif is_suspect(plain) or _BAD_STATE.search(plain):
             return
     if found is not None:
         yield found
+
+
+def _is_success(text: str) -> bool:
+    """With or without what was put before the line."""
+    return any(_SUCCESS.search(one) for one in (text, attribute(0, text.encode()).text))
 
 
 def _lines(number: int, tail: bytes) -> Iterator[tuple[int, str]]:

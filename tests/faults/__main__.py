@@ -46,7 +46,7 @@ def main() -> int:
             _print(results[-1])
     table = render(results)
     print(f"\n{table}")
-    if options.readme:
+    if options.readme and not wanted:  # the tables there are of the whole
         write_into(options.readme, results)
     num_bad = sum(1 for result in results if any(result.complaints()))
     num_ran = sum(1 for result in results if result.runs)
@@ -60,7 +60,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--shared", type=Path, help="a folder with faults/manifest.toml and cases/lab")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each case")
     parser.add_argument("--repeat-racy", type=int, default=1, help="runs of a case whose order of deaths is a race")
-    parser.add_argument("--readme", type=Path, help="the file whose fault table is replaced")
+    parser.add_argument("--readme", type=Path, help="the file whose tables a run of all replaces")
     parser.add_argument("--keep", type=Path, help="keep the work folders here")
     return parser.parse_args()
 

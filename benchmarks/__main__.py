@@ -27,6 +27,8 @@ from benchmarks.peer import Peer, find_peer
 RESULTS = Path(__file__).parent / "results"
 FINALIZE_LOADS = {"8_1k": (8, 1_000), "8_10k": (8, 10_000), "8_100k": (8, 100_000), "1024_1k": (1024, 1_000)}
 PEER_CAP_S = 300
+PEER_TRIES = 2
+"""Its runners fail now and then."""
 SHORT_STEPS = 100_000
 """More than this costs the peer minutes."""
 GRID_RANKS = (1, 8, 64, 256, 1024, 4096)
@@ -62,11 +64,13 @@ class Session:
         """Note what the peer's runner says; `keys`: our goal -> its field. Where it fails the figures stay null."""
         if self.peer is None:
             return
-        try:
-            result = ask(self.peer)
-        except (RuntimeError, subprocess.SubprocessError, TimeoutError) as error:
-            print(f"the peer's {part} gave no figure: {str(error)[:200]}", file=sys.stderr, flush=True)
-            result = {}
+        result: dict[str, Any] = {}
+        for _ in range(PEER_TRIES):
+            try:
+                result = ask(self.peer)
+                break
+            except (RuntimeError, subprocess.SubprocessError, TimeoutError) as error:
+                print(f"the peer's {part} gave no figure: {str(error)[:200]}", file=sys.stderr, flush=True)
         self.details.append({"peer": part, **result})
         self.peers |= {goal: result.get(field) for goal, field in keys.items()}
 

@@ -63,7 +63,7 @@ class Peer:
                 timeout=limit_s,
             )
         if done.returncode:
-            raise RuntimeError(f"{script}: {done.stderr.strip()[-500:]}")
+            raise RuntimeError(f"{script}: {done.stderr.strip().splitlines()[-1:]}")
         return done.stdout
 
 

@@ -215,3 +215,16 @@ def test_of_replicas_that_differ_the_odd_one_is_named(errors: dict[int, str], ra
 )
 def test_an_import_without_which_the_job_went_on_is_no_cause(words: str, category: str) -> None:
     assert read(f"{words}\nstep 1 loss 2.0\n{raised(1, 'KeyError: 3')}{failed(1, 1, 4)}").category == category
+
+
+@pytest.mark.parametrize(
+    ("line", "category"),
+    [
+        ("INFO:torch.distributed.elastic.agent.server.api:Done waiting for other agents. Elapsed: 1.2 seconds",
+         "python_exception"),
+        ("INFO:train:Done after 12 steps", "ok"),
+        ("INFO:train:undone after 12 steps", "python_exception"),
+    ],
+)  # fmt: skip
+def test_torchrun_is_done_waiting_after_a_failure_too(line: str, category: str) -> None:
+    assert read(f"{raised(1, 'KeyError: 3')}step 11 loss 2\nstep 12 loss 2\n{line}\n").category == category

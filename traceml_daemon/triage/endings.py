@@ -77,8 +77,9 @@ def good_end(file: int, number: int, tail: bytes) -> Iterator[GoodEnd]:
 
 
 def _is_success(text: str) -> bool:
-    """With or without what was put before the line."""
-    return any(_SUCCESS.search(one) for one in (text, attribute(0, text.encode()).text))
+    """With or without what was put before the line; torchrun is also `Done waiting` after a failure."""
+    line = attribute(0, text.encode())
+    return any(_SUCCESS.search(one) for one in ((text,) if line.is_agents else (text, line.text)))
 
 
 def _lines(number: int, tail: bytes) -> Iterator[tuple[int, str]]:

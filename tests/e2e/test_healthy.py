@@ -141,7 +141,8 @@ def test_killed_launcher_leaves_a_finished_report_and_nobody(tmp_path: Path) -> 
 
 
 def test_disabled_is_plain_torchrun_with_the_same_supervision(tmp_path: Path) -> None:
-    with start_run(["--disable-traceml", "--nproc-per-node=2", OWN_SCRIPTS / "healthy.py"], cwd=tmp_path) as run:
+    # No process group: gloo's own threads abort some healthy processes at their exit, under plain torchrun too.
+    with start_run(["--disable-traceml", "--nproc-per-node=2", SCRIPTS / "prints.py"], cwd=tmp_path) as run:
         done = run.finish()
     manifest = folder(tmp_path).manifest()
     assert (done.exit_code, manifest["status"]) == (0, "completed")

@@ -60,7 +60,9 @@ def test_exit_code_of_a_rank_is_known_though_torchrun_says_1(tmp_path: Path) -> 
     with measured(tmp_path, "--end", "exit_3") as (done, ranks):
         assert done.exit_code == 1
         assert ranks[1].read_ring().exit_code() == 3
-        assert ranks[1].read_ring().error(ring.MAIN_ERROR) is None
+        error = ranks[1].read_ring().error(ring.MAIN_ERROR)
+        assert error is not None
+        assert (error.type, error.message) == ("SystemExit", "3")
         assert len(steps(ranks[1])) == 5
 
 

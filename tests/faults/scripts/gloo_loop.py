@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -23,10 +24,17 @@ def options(**defaults: float) -> argparse.ArgumentParser:
     return parser
 
 
+def join_group(timeout: timedelta) -> int:
+    """The rank. An attempt must not read the addresses of the one before: torchrun keeps one store for all of them."""
+    store, rank, world_size = next(dist.rendezvous("env://"))
+    store = dist.PrefixStore(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+    return rank
+
+
 def train(args: argparse.Namespace, misbehave: Callable[[], bool | None] | None = None) -> None:
     """Train; the chosen rank calls `misbehave` instead of step `--step` + 1, and leaves the loop if it returns True."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=args.timeout))
-    rank = dist.get_rank()
+    rank = join_group(timedelta(seconds=args.timeout))
     torch.manual_seed(7)
     features, targets = torch.randn(24, 12), torch.randn(24, 2)
     model = DistributedDataParallel(

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.faults.catalogue import Case, Fault
 from tests.faults.runner import Outcome
@@ -132,7 +133,13 @@ def _tally(words: Iterable[str]) -> str:
 
 def _torchrun_rank(outcome: Outcome, named: int | None) -> int | None:
     """The torchrun of the named rank's node speaks, else the first that named one."""
-    answers = [_ROOT_CAUSE.search(launcher.stderr) for launcher in outcome.launchers]
-    own = answers[named // outcome.case.fault.nproc :][:1] if named is not None else []
-    found = next((answer for answer in (*own, *answers) if answer), None)
+    both = zip(outcome.launchers, outcome.reports, strict=True)
+    own_first = sorted(both, key=lambda one: not _has_rank(one[1], named))
+    answers = (_ROOT_CAUSE.search(launcher.stderr) for launcher, _ in own_first)
+    found = next((answer for answer in answers if answer), None)
     return int(found[1]) if found else None
+
+
+def _has_rank(report: dict[str, Any] | None, rank: int | None) -> bool:
+    """A rendezvous hands out ranks as nodes come: the first launcher need not have the first ranks."""
+    return report is not None and any(end["rank"] == rank for end in report["ranks"])

@@ -128,7 +128,7 @@ def test_connection_that_stays_open_costs_no_time(tmp_path: Path) -> None:
 
 def test_killed_launcher_leaves_a_finished_report_and_nobody(tmp_path: Path) -> None:
     with start_run(["--nproc-per-node=2", OWN_SCRIPTS / "healthy.py", *LONG_ENOUGH], cwd=tmp_path) as run:
-        run.wait_for_output("step 10")
+        run.wait_for_output("step 20")  # a rank sends what it has once a second
         run.signal(run.process.pid, signal.SIGKILL)
         run.process.wait(10)
         wait_until(lambda: not run.marked(), "nothing of the run is left", within_s=40)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from traceml_daemon.triage.endings import STEP, is_suspect
 from traceml_daemon.triage.lines import Line
 from traceml_daemon.triage.observations import Hit, Raised
 
+_BAR: Final = re.compile(r" *\d+%\|")
 _WINDOW_LINES: Final = 400
 _MIN_STEPS: Final = 3
 """A rank that fails does not keep its peers from ending the step that they are in."""
@@ -32,7 +34,8 @@ class Aftermath:
 
     def take(self, line: Line) -> None:
         self._num_left -= 1
-        if line.text[:2] != "  " and STEP.search(line.text) and not is_suspect(line.text):
+        is_code = line.text[:2] == "  " and not _BAR.match(line.text)
+        if not is_code and STEP.search(line.text) and not is_suspect(line.text):
             self._num_steps += 1
         if self._num_steps == _MIN_STEPS:
             for error in self._errors:

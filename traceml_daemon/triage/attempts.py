@@ -27,12 +27,12 @@ def _boundaries(seen: Observations) -> dict[int, list[int]]:
     found: dict[int, list[int]] = defaultdict(list)
     for place in seen.restarts:
         found[place.file].append(place.line)
-    failures: dict[tuple[int, int | None], list[int]] = defaultdict(list)
+    failures: dict[tuple[int, int | None, str | None], list[int]] = defaultdict(list)
     for one in seen.exits:
-        file, agent_pid, _, _ = one.agent
+        file, agent_pid, _, source = one.agent
         if one.source == "agent" and (agent_pid is not None or _has_one_agent(seen, file)):
-            failures[file, agent_pid].append(one.place.line)
-    for (file, _), lines in failures.items():
+            failures[file, agent_pid, source].append(one.place.line)
+    for (file, _, _), lines in failures.items():
         found[file] += lines[:-1]
     return found
 

@@ -101,6 +101,7 @@ def _of_originals(causes: list[Cause], found: Findings) -> Verdict:
     tier = min(cause.tier for cause in causes)
     group = [cause for cause in causes if cause.tier == tier]
     lasting = [cause for cause in group if not cause.is_weak] or group
+    _share_times(lasting)
     specific = [cause for cause in lasting if cause.category != "python_exception"]
     first = _first_by_clock(lasting) or (specific if _is_explained_by(specific, lasting) else lasting)[0]
     alike = [cause for cause in lasting if cause.signature == first.signature]
@@ -109,6 +110,10 @@ def _of_originals(causes: list[Cause], found: Findings) -> Verdict:
     verdict.num_alike = len(alike)
     odd = _odd_one(lasting, found) if first.category == REPLICAS_DIFFER else None
     verdict.rank = _rank_of(first, alike, others) if odd is None else odd
+    if verdict.rank is None and first.rank is None and len(alike) == 1 and tier != Tier.FABRIC:
+        verdict.rank = _sole_rank([cause for cause in lasting if cause.category == first.category])
+    if verdict.rank is not None and _is_one_of_many(first, lasting, found):
+        verdict.rank = None
     if odd not in (None, first.rank):
         verdict.confidence = "likely"
     same = [cause for cause in lasting if cause.category == first.category and cause.rank in (None, verdict.rank)]
@@ -119,6 +124,14 @@ def _of_originals(causes: list[Cause], found: Findings) -> Verdict:
     if verdict.rank is None and len({cause.category for cause in others}) > 1 and first.is_stated:
         verdict.confidence = "likely"
     return verdict
+
+
+def _share_times(causes: Sequence[Cause]) -> None:
+    """A traceback has no time; what a watchdog logged of the same error in the same rank has one."""
+    for cause in causes:
+        if cause.time is None and cause.rank is not None:
+            same = (one.time for one in causes if (one.rank, one.category) == (cause.rank, cause.category))
+            cause.time = min((time for time in same if time is not None), default=None)
 
 
 def _odd_one(causes: list[Cause], found: Findings) -> int | None:
@@ -151,6 +164,21 @@ def _rank_of(first: Cause, alike: list[Cause], others: list[Cause]) -> int | Non
     return first.rank if not rivals or first.rank is None else _earliest([first, *rivals])
 
 
+def _sole_rank(causes: list[Cause]) -> int | None:
+    """Of an exception that nobody signed and a watchdog's line about the same error, which names its rank."""
+    ranks = {cause.rank for cause in causes if cause.rank is not None}
+    return ranks.pop() if len(ranks) == 1 and sum(cause.raised is not None for cause in causes) == 1 else None
+
+
+def _is_one_of_many(first: Cause, causes: list[Cause], found: Findings) -> bool:
+    """Several ranks ended alike and raised the same unsigned: a rank whose line is signed is only one of them."""
+    if first.raised is not None or any(cause.raised is not None and cause.rank is not None for cause in causes):
+        return False
+    ends = found.unexplained_ends()
+    nobodys = [cause for cause in causes if cause.raised is not None and cause.category == first.category]
+    return bool(nobodys) and len(ends) > 1 and first_end(ends) is None
+
+
 def _earliest(causes: Sequence[Cause]) -> int | None:
     first = _first_by_clock(causes)
     return first.rank if first is not None else None
@@ -158,6 +186,7 @@ def _earliest(causes: Sequence[Cause]) -> int | None:
 
 def _first_by_clock(causes: Sequence[Cause]) -> Cause | None:
     """If the clocks tell the ranks apart; the order of lines alone proves nothing."""
+    causes = [cause for cause in causes if cause.rank is not None or cause.raised is not None]
     if any(cause.time is None or cause.rank is None for cause in causes):
         return None
     if len({_clock_of(cause.time or 0.0) for cause in causes}) > 1:

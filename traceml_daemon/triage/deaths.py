@@ -14,13 +14,15 @@ _STOPS = frozenset({1, 2, 15})
 def blame_crash(found: Findings, words: list[Cause]) -> Verdict | None:
     """A process that died of its own fault: by its exit, by its last words, or both.
 
-    An abort after a time-out is the watchdog's, which ends the ranks that waited.
+    An abort after a time-out, or of a rank that lost a peer, is the watchdog's, which ends those that wait.
     """
     is_waiting = any(cause.tier == Tier.TIMEOUT for cause in found.causes) or bool(found.seen.watchdogs)
     crashed = [end for end in found.ends if signal_of(end.code) in _CRASHES and not end.is_by_agent]
     if is_waiting:
         crashed = [end for end in crashed if signal_of(end.code) != 6]
         words = [cause for cause in words if cause.category != "abort"]
+    losers = {cause.rank for cause in found.causes if cause.tier == Tier.PEER and cause.rank is not None}
+    crashed = [end for end in crashed if signal_of(end.code) != 6 or end.rank not in losers]
     crashed = [end for end in crashed if signal_of(end.code) != 6] or crashed
     if crashed:
         return _of_ends(found, crashed, words)

@@ -15,8 +15,8 @@ _SUSPECT: Final = re.compile(
     r"(?i)error(?!s?[_ ]?rate|[_/ ]?(?:bars?|margin))(?<!/error)|fail"
     r"|fatal|killed|abort|exception|not found|denied|refused|traceback|non-?zero|user defined signal"
 )
-_ASIDE: Final = re.compile(r"(?:wandb|mlflow|comet|tensorboard)\b|\[?W\d{3,4} ")
-"""Those that only watch a job, and warnings."""
+_ASIDE: Final = re.compile(r"(?:wandb|mlflow|comet|tensorboard)\b|\[?W\d{3,4} |.*\bcouldn't chdir to ")
+"""Those that only watch a job, warnings, and what Slurm goes on after."""
 _PROGRESS: Final = re.compile(
     r"(?i)\b(?:step|epoch|iter(?:ation)?|batch|loss|train(?:ing)?)\b.*\d|\d+/\d+ \[|\b(?:finished|completed?)\b"
     r"|\b(?:saved|done)\b"
@@ -33,7 +33,7 @@ _TESTS_FAILED: Final = re.compile(r"(?<!\d)\d+ (?:failed|errors?)\b")
 _BAD_STATE: Final = re.compile(r"\b(?:CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_ME\w*|PREEMPTED|DEADLINE)\b.*\d+:\d+")
 """Of Slurm's accounts."""
 _SUCCESS: Final = re.compile(
-    r"(?i)^[\s|]*\d+(?:_\d+)?[\s|].*\bCOMPLETED[\s|]+0:0\b|\bJobState=COMPLETED\b|\b(?:training|fine-?tuning|pre-?training|evaluation|run|job|experiment"
+    r"(?i)^[\s|]*\d+(?:_\d+)?[\s|].*\bCOMPLETED[\s|]+0:0\b|^COMPLETED[\s|]+\d+[\s|]+0:0\b|\bJobState=COMPLETED\b|\b(?:training|fine-?tuning|pre-?training|evaluation|run|job|experiment"
     r"|all (?:ranks|epochs|steps|tasks|workers|trials|runs|jobs))\b.{0,40}"
     r"\b(?:completed?|finished|done|succeeded|successful(?:ly)?|ended (?:well|normally))\b"
     r"|^\W*(?:done|finished|completed|success)\b|\bSUCCEEDED\b"

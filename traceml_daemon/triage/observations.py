@@ -95,7 +95,7 @@ class Exit:
     local_rank: int | None = None
     pid: int | None = None
     agent: tuple[int, int | None, int | None, str | None] = (0, None, None, None)
-    """File, agent pid, srun task, host: who reports."""
+    """File, agent pid, srun task, host or pod: who reports."""
     time: float | None = None
     """As the table says it, in whole seconds."""
     is_root: bool = False

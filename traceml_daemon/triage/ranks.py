@@ -65,7 +65,8 @@ def conclude_ranks(causes: list[Cause], ends: list[End], seen: Observations) -> 
             one = first_end(own) or _on_device(cause, own)
             cause.rank = one.rank if one is not None else only_worker(seen)
     for cause in causes:
-        if cause.rank is None and cause.raised is None and cause.tier in (Tier.RECORD, Tier.ORIGINAL, Tier.CRASH):
+        is_of_process = cause.tier in (Tier.RECORD, Tier.ORIGINAL, Tier.CRASH) or cause.category == "hang"
+        if cause.rank is None and cause.raised is None and is_of_process:
             cause.rank = _of_line(cause, causes, ends, seen)
             cause.is_attributed = cause.rank is not None
 

@@ -234,7 +234,7 @@ class TorchrunLines:
         return listed is not None
 
     def _add(self, line: Line, place: Place, one: Exit) -> None:
-        one.agent = (place.file, line.agent_pid, line.speaker.task, None)
+        one.agent = (place.file, line.agent_pid, line.speaker.task, line.speaker.source)
         one.time = line.time
         if len(self._seen.exits) < MAX_EXITS:
             self._seen.exits.append(one)

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+from traceml_daemon.triage.endings import is_suspect
 from traceml_daemon.triage.lines import Line, Speaker
 from traceml_daemon.triage.observations import Place, Raised
 
@@ -63,6 +64,8 @@ class _State:
     tail: int = 0
     is_chained: bool = False
     previous: str = ""
+    is_heading: bool = False
+    """The line before speaks of what stands below it, not of what the rank had done by then."""
     logged_at: float | None = None
     """Of the record of an error that the traceback stands below."""
 
@@ -110,7 +113,9 @@ class Tracebacks:
         """The line right before a traceback, which may say whose it is, and when it was logged."""
         state = self._state(speaker)
         state.previous = before.text.strip() if before.speaker == speaker else ""
-        state.logged_at = before.time if state.previous and _LOGGED.search(before.raw) else None
+        is_record = _LOGGED.search(before.raw) is not None
+        state.is_heading = is_record or is_suspect(before.raw) or state.previous.endswith(":")
+        state.logged_at = before.time if state.previous and is_record else None
 
     def close(self) -> None:
         """Nothing that follows belongs to what was said before: torchrun speaks, or the file ends."""
@@ -141,7 +146,7 @@ class Tracebacks:
         state.author = Speaker(int(relayed[1])) if relayed is not None else state.author
         if not state.num_open:
             state.frames = []
-            label_rank = _label(state.previous)
+            label_rank = _label(state.previous) if state.is_heading else None
             state.label_rank = _label(line.text.partition("Traceback")[0]) if label_rank is None else label_rank
             state.is_ignored = state.previous.startswith(_IGNORED)
             state.is_in_thread = _IN_THREAD in state.previous

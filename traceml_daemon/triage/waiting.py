@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
 
 from traceml_daemon.triage.causes import Cause, Tier
 from traceml_daemon.triage.verdict import Findings, Verdict
+
+_ABSENT: Final = re.compile(r"\bRank (\d{1,6}) failed to pass monitoredBarrier")
+"""The one that checks a barrier says who did not come."""
 
 
 def blame_communication(found: Findings) -> Verdict | None:
@@ -33,7 +38,9 @@ def _timeout(found: Findings, group: list[Cause]) -> Verdict:
     verdict.evidence = [dog.place for dog in sorted(dogs, key=lambda dog: dog.sequence)[:4]] + [
         cause.place for cause in group[:3]
     ]
+    absent = {int(said[1]) for cause in group if (said := _ABSENT.search(cause.place.quote))}
     waited = {dog.rank for dog in dogs} | {cause.rank for cause in group}
+    verdict.rank = absent.pop() if len(absent) == 1 and not absent & waited else None
     sequences = {dog.rank: dog.sequence for dog in dogs if dog.rank is not None}
     behind = [rank for rank, number in sequences.items() if number == min(sequences.values())]
     world_size = found.world_size()

@@ -47,9 +47,21 @@ async def kept_daemon(order: DaemonLaunch) -> AsyncIterator[KeptDaemon]:
         yield KeptDaemon(order, await stack.enter_async_context(supervised_daemon(order)), stack)
 
 
-async def kill_at(kept: KeptDaemon, progress: Callable[[], int], marks: list[int], pause: Callable[[], float]) -> None:
-    """Kill it each time that `progress` has passed the next of `marks`, and a moment more of `pause()` seconds."""
+async def kill_at(
+    kept: KeptDaemon,
+    progress: Callable[[], int],
+    marks: list[int],
+    pause: Callable[[], float],
+    *,
+    is_over: Callable[[], bool],
+) -> None:
+    """Kill it each time that `progress` has passed the next of `marks`, and a moment more of `pause()` seconds.
+
+    Returns at the first mark that a run which is over has not reached.
+    """
     for mark in sorted(marks):
-        await until(lambda mark=mark: progress() >= mark, f"{mark} records", within_s=600)  # type: ignore[misc]
+        await until(lambda mark=mark: progress() >= mark or is_over(), f"{mark} records", within_s=600)  # type: ignore[misc]
+        if progress() < mark:
+            return
         await asyncio.sleep(pause())
         await kept.kill()

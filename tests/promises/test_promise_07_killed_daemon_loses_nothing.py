@@ -52,15 +52,23 @@ async def lose_daemons(
         total = num_ranks * num_steps
         marks = [choose.randrange(total) for _ in range(num_kills)] + [total + 1] * num_late_kills
         longest_s = 0.03 if num_late_kills else 0.06
+        running = asyncio.ensure_future(job.run_to_its_end())
         killing = asyncio.ensure_future(
-            kill_at(kept, lambda: job.num_acked + is_ending(run_dir), marks, lambda: choose.uniform(0, longest_s))
+            kill_at(
+                kept,
+                lambda: job.num_acked + is_ending(run_dir),
+                marks,
+                lambda: choose.uniform(0, longest_s),
+                is_over=running.done,
+            )
         )
         try:
-            finalized = await job.run_to_its_end()
+            finalized = await running
             await killing
         finally:
+            running.cancel()
             killing.cancel()
-            await asyncio.gather(killing, return_exceptions=True)
+            await asyncio.gather(running, killing, return_exceptions=True)
         assert (finalized.telemetry_status, finalized.telemetry_reason) == ("complete", None)
         try:
             assert await kept.daemon.exit_code(within_s=5) == 0
@@ -105,6 +113,15 @@ async def test_five_kills_at_random_instants_lose_and_double_nothing(tmp_path: P
     run_dir = tmp_path / "run"
     await lose_daemons(run_dir, num_kills=5, num_ranks=4, num_steps=5_000, seed=7)
     check_each_record_once(run_dir, num_ranks=4, num_steps=5_000)
+
+
+async def test_kills_that_a_run_is_too_short_for_hold_nobody_up(tmp_path: Path) -> None:
+    async with kept_daemon(launch_order(tmp_path / "run", nproc_per_node=1)) as kept:
+        job = SimJob(port=kept.port, num_ranks=1, num_steps=100, seed=1)
+        running = asyncio.ensure_future(job.run_to_its_end())
+        await kill_at(kept, lambda: job.num_acked, [101], lambda: 0.0, is_over=running.done)
+        assert (await running).telemetry_status == "complete"
+        assert kept.num_kills == 0
 
 
 async def test_kills_while_the_run_is_finalized_do_not_either(tmp_path: Path) -> None:

@@ -5,28 +5,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Sequence
 
-from traceml_client.protocol.errors import ConfigError
 from traceml_launch.commandline.options import suggestion
-
-EXIT_USAGE = 2
-COMMANDS = {
-    "run": "Train a script under torchrun, supervised and measured.",
-    "demo": "Train a small packaged job with two ranks; print its report.",
-    "status": "The state of a live or past run.",
-    "view": "Print a run's report again; make it first where nobody did.",
-    "diagnose": "Which rank failed first, and why: of a run or of any logs.",
-    "explain": "What a cause of failure, an exit code or a signal means.",
-    "verify": "Whether the diagnosed cause of a failed run is still there.",
-    "compare": "What changed from one run to another; many as a table.",
-    "prune": "Remove old run folders, never a live one.",
-    "serve": "The aggregator alone, for direct launches and systemd.",
-}
-LATER_COMMANDS = ("stacks",)
+from traceml_launch.commands import COMMANDS, LATER_COMMANDS, refuse, run_command
 
 
 def main() -> int:
@@ -41,33 +25,19 @@ def main() -> int:
     if name in COMMANDS and name != "demo":
         return _look_at_runs(words)
     if name in LATER_COMMANDS:
-        return _refuse("traceml", f"the command {name} is not in this version of TraceML")
+        return refuse("traceml", f"the command {name} is not in this version of TraceML")
     if name and not name.startswith("-") and name != "demo":
         nearest = suggestion(name, [*COMMANDS, *LATER_COMMANDS]) or f"; the commands are {', '.join(COMMANDS)}"
-        return _refuse("traceml", f"unknown command {name}{nearest}")
-    front_door = importlib.import_module("traceml_launch.front_door")
-    return int(front_door.open_with(words))
+        return refuse("traceml", f"unknown command {name}{nearest}")
+    from traceml_launch import front_door
+
+    return front_door.open_with(words)
 
 
 def run_main() -> int:
     """`traceml-launch`."""
     _open_closed_streams()
     return run_command(sys.argv[1:])
-
-
-def run_command(words: Sequence[str]) -> int:
-    """`traceml run`: returns training's exit code, or 2 with one line where the usage is wrong."""
-    from traceml_launch.commandline import preparation
-
-    try:
-        config = preparation.prepare(words)
-        if config is None:
-            return 0
-        from traceml_launch import supervise
-
-        return supervise.run(config)
-    except ConfigError as error:
-        return _refuse("traceml run", str(error))
 
 
 def _open_closed_streams() -> None:
@@ -91,8 +61,3 @@ def _look_at_runs(words: Sequence[str]) -> int:
     from traceml_daemon import cli as daemon_cli
 
     return int(daemon_cli.look_at_runs(words))
-
-
-def _refuse(command: str, sentence: str) -> int:
-    print(f"{command}: {sentence}", file=sys.stderr)
-    return EXIT_USAGE

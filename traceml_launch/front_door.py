@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from traceml_client.protocol import environ
-from traceml_launch.cli import COMMANDS, EXIT_USAGE, run_command
 from traceml_launch.commandline.options import suggestion
 from traceml_launch.commandline.preparation import new_run_name
+from traceml_launch.commands import COMMANDS, EXIT_USAGE, run_command
 
 _UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 """click's own, which newer versions of typer carry in a private copy."""

@@ -5,14 +5,17 @@ The peer's aggregator came to need torch because a package `__init__` re-exporte
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
 import pytest
 
-from tests.contract.tree import ROOT
+from tests.contract.tree import PACKAGES, ROOT
 
 HEAVY = ("torch", "asyncio", "psutil", "uvloop", "aiosqlite", "numpy", "typer", "sqlite3")
 
@@ -62,3 +65,22 @@ def test_client_needs_no_asyncio_and_only_the_hooks_touch_torch() -> None:
     assert len(names) > 15
     found = modules_after("; ".join(f"import {name}" for name in names))
     assert found & {"torch", "asyncio", "uvloop", "aiosqlite", "traceml_daemon", "traceml_launch"} == set()
+
+
+def imported_by_name(path: Path) -> Iterator[str]:
+    """What a module imports by `import_module`, where no graph of imports sees it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            yield from (word.value for word in node.args if isinstance(word, ast.Constant))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_module_needs_one_that_needs_it(package: str) -> None:
+    """Nor does it when it is called: an import inside a function hides a circle and does not break it."""
+    graph = grimp.build_graph(package, exclude_type_checking_imports=True, cache_dir=None)
+    for path in python_files(package):
+        for name in imported_by_name(path):
+            graph.add_import(importer=module_name(path), imported=name)
+    edges = [(one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)]
+    assert len(edges) > 50
+    assert [edge for edge in sorted(edges) if graph.chain_exists(importer=edge[1], imported=edge[0])] == []

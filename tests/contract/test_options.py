@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import launches
-from traceml_launch import cli
+from traceml_launch import cli, commands
 from traceml_launch.commandline import help_text, layers, preparation, torchrun_options
 from traceml_launch.commandline.options import BY_SPELLING, OPTIONS, Option, documented
 from traceml_launch.commandline.torchrun_options import declared_options
@@ -58,7 +58,7 @@ def test_the_defaults_in_the_help_begin_with_the_contracts() -> None:
 
 
 def test_help_goes_to_standard_output_and_starts_nothing(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
-    assert cli.run_command(["--help"]) == 0
+    assert commands.run_command(["--help"]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("Usage: traceml run [OPTIONS] SCRIPT [ARGS...]\n")
     assert captured.err == ""
@@ -98,7 +98,7 @@ REFUSED = [
 def test_wrong_usage_is_exit_2_in_one_line_and_leaves_nothing(
     words: str, named: str, capsys: pytest.CaptureFixture[str], elsewhere: Path
 ) -> None:
-    assert cli.run_command(words.split()) == 2
+    assert commands.run_command(words.split()) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("traceml run: ")
@@ -121,7 +121,7 @@ def test_wrong_usage_is_exit_2_in_one_line_and_leaves_nothing(
 )
 def test_a_wrong_file_is_named(content: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     Path("traceml.toml").write_text(content)
-    assert cli.run_command(["train.py"]) == 2
+    assert commands.run_command(["train.py"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("traceml run: traceml.toml")
     assert error.count("\n") == 1
@@ -130,7 +130,7 @@ def test_a_wrong_file_is_named(content: str, words: list[str], capsys: pytest.Ca
         assert word in error
 
 
-@pytest.mark.parametrize("command", cli.LATER_COMMANDS)
+@pytest.mark.parametrize("command", commands.LATER_COMMANDS)
 def test_commands_of_a_later_version_are_refused(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +153,7 @@ def test_the_front_door_lists_its_commands_and_its_version(
     monkeypatch.setattr("sys.argv", ["traceml"])
     assert cli.main() == 0
     listed = re.findall(r"^  ([a-z]+) +[A-Z]", capsys.readouterr().out, re.MULTILINE)
-    assert listed == list(cli.COMMANDS)
+    assert listed == list(commands.COMMANDS)
     monkeypatch.setattr("sys.argv", ["traceml", "--version"])
     assert cli.main() == 0
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
@@ -185,7 +185,7 @@ def test_a_fault_that_the_demo_does_not_have(
 @pytest.mark.parametrize("content", [b" \n", b"one\ntwo\n", b"nul\0", b"\xff\xfe", b"x" * 5000])
 def test_a_token_file_must_hold_one_token(content: bytes, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (elsewhere / "t").write_bytes(content)
-    assert cli.run_command(["--token-file", "t", "train.py"]) == 2
+    assert commands.run_command(["--token-file", "t", "train.py"]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"traceml run: --token-file {elsewhere / 't'} ")
     assert error.count("\n") == 1

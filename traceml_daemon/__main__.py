@@ -9,8 +9,11 @@ import os
 import sys
 from collections.abc import Sequence
 
+from traceml_client.protocol.standard_streams import open_closed_streams
+
 
 def main(arguments: Sequence[str]) -> int:
+    open_closed_streams()
     match list(arguments):
         case ["supervise", "--config-fd", config_fd, "--ready-fd", ready_fd] if (config_fd + ready_fd).isdecimal():
             from traceml_daemon.service import supervise

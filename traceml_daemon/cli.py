@@ -18,6 +18,7 @@ from traceml_client.protocol import environ
 from traceml_client.protocol import token_file as token_files
 from traceml_client.protocol.environ import DEFAULT_AGGREGATOR_PORT
 from traceml_client.protocol.errors import ConfigError, TracemlError
+from traceml_client.protocol.standard_streams import open_closed_streams
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -102,6 +103,7 @@ def finalize_command(
 
 def serve_main() -> int:
     """The console script, and `traceml serve`: the options of `sys.argv`, under the name that stands before them."""
+    open_closed_streams()
     serve_only = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     serve_only.command(epilog=_ENVIRONMENT)(serve)
     return _run(serve_only, sys.argv[1:], prog_name=Path(sys.argv[0]).name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import sys
 from typing import Final
@@ -27,6 +28,8 @@ from traceml_daemon.service import max_connections, prepare_process, run_loop, s
 
 _CLOSING_S: Final = 10.0
 """From the last report to the exit, for the service manager."""
+
+_log = logging.getLogger("traceml_daemon")
 
 
 class ServeReady(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,5 +91,7 @@ def _say_ready(config: ServeConfig, port: int, default: Session | None) -> None:
         run_name=default.config.run_name if default else None,
         run_dir=str(default.config.run_dir) if default else None,
     )
-    sys.stdout.write(msgspec.json.encode(ready).decode() + "\n")
-    sys.stdout.flush()
+    try:
+        os.write(sys.stdout.fileno(), msgspec.json.encode(ready) + b"\n")
+    except OSError as error:  # a full disk, a reader that is gone: who wants to be served need not know
+        _log.warning("the ready line could not be written: %s", error.strerror)

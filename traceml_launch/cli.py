@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
+from traceml_client.protocol.standard_streams import open_closed_streams
 from traceml_launch.commandline.options import suggestion
 from traceml_launch.commands import COMMANDS, LATER_COMMANDS, refuse, run_command
 
 
 def main() -> int:
     """`traceml`: returns the exit code of the command."""
-    _open_closed_streams()
+    open_closed_streams()
     words = sys.argv[1:]
     name = words[0] if words else ""
     if name == "run":
@@ -36,18 +36,8 @@ def main() -> int:
 
 def run_main() -> int:
     """`traceml-launch`."""
-    _open_closed_streams()
+    open_closed_streams()
     return run_command(sys.argv[1:])
-
-
-def _open_closed_streams() -> None:
-    """After `2>&-` the next file that is opened would be standard error, and receive what is printed there."""
-    for fd, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(fd)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free: this one
-            setattr(sys, name, os.fdopen(fd, "w" if fd else "r", closefd=False))
 
 
 def _serve(words: Sequence[str]) -> int:

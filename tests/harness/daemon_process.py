@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,17 @@ async def supervised_daemon(order: DaemonLaunch, *, num_descriptors: int | None 
 
 
 @contextlib.asynccontextmanager
-async def serve_process(logs_dir: Path, *options: str, **variables: str) -> AsyncIterator[DaemonProcess]:
-    """`traceml-daemon`, up to its ready line; `ready` is empty if it ended before."""
-    process = _spawn_serving(["--logs-dir", str(logs_dir), *options], variables)
+async def serve_process(
+    logs_dir: Path, *options: str, command: Sequence[str] = ("traceml-daemon",), redirection: str = "", **variables: str
+) -> AsyncIterator[DaemonProcess]:
+    """`traceml-daemon`, up to its ready line; `ready` is empty if it ended before, or if its output goes elsewhere.
+
+    `redirection`: as a shell writes it, `2>&-`.
+    """
+    words = [*command, "--logs-dir", str(logs_dir), *options]
+    process = _spawn_serving(
+        ["bash", "-c", f'exec "$0" "$@" {redirection}', *words] if redirection else words, variables
+    )
     assert process.stdout is not None
     async with _ended_after(process):
         line = await asyncio.to_thread(process.stdout.readline)
@@ -110,13 +118,10 @@ def _spawn_supervised(config_fd: int, ready_fd: int, num_descriptors: int | None
     )
 
 
-def _spawn_serving(options: list[str], variables: dict[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [Path(sys.executable).parent / "traceml-daemon", *options],
-        env=clean_environment(**variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+def _spawn_serving(words: list[str], variables: dict[str, str]) -> subprocess.Popen[bytes]:
+    environment = clean_environment(**variables)
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 @contextlib.asynccontextmanager

@@ -17,6 +17,7 @@ from tests.harness.daemon_process import DaemonProcess, serve_process
 from tests.harness.sim_rank import SimRank
 from tests.harness.until import until
 from tests.harness.wire import Wire
+from traceml_client.protocol.manifest import read_manifest
 
 NUM_RUNS = 200
 SOAK_S = 1200.0
@@ -77,6 +78,28 @@ async def test_it_is_ready_once_it_listens_and_alive_while_its_loop_is(tmp_path:
     manager.hear()
     (stopping,) = [message for message in manager.said if "STOPPING" in message]
     assert int(stopping["EXTEND_TIMEOUT_USEC"]) > 7_000_000
+
+
+@pytest.mark.parametrize("command", ["traceml-daemon", "traceml serve", "python -m traceml_daemon serve"])
+@pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full"])
+async def test_it_serves_though_nobody_takes_what_it_says(
+    tmp_path: Path, manager: Manager, command: str, redirection: str
+) -> None:
+    """And no file of the run takes the place of a closed stream."""
+    options = ("--aggregator-port=0", "--nproc-per-node=1", "--run-name=r", "--settle-sec=0.1")
+    starting = serve_process(
+        tmp_path / "logs", *options, command=command.split(), redirection=redirection, NOTIFY_SOCKET=manager.path
+    )
+    async with starting as daemon:
+        await until(lambda: manager.count("READY") == 1, "it is ready")
+        rank = SimRank(port=int(manager.said[0]["STATUS"].rpartition(":")[2]))
+        await rank.join()
+        await rank.send_steps(10)
+        await rank.finish()
+        await rank.close()
+        await until(lambda: read_manifest(tmp_path / "logs" / "r").telemetry_status == "complete", "it is complete")
+        daemon.process.terminate()
+        assert await daemon.exit_code() == 0
 
 
 async def until_silent(manager: Manager) -> None:

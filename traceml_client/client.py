@@ -17,7 +17,7 @@ from traceml_client import crash, steps
 from traceml_client.courier import Courier
 from traceml_client.descriptors import map_shared
 from traceml_client.dialogue import RankStory
-from traceml_client.faults import FaultLog, say
+from traceml_client.faults import FAULTS, say
 from traceml_client.handover import Handover, take
 from traceml_client.identity import identify
 from traceml_client.protocol import environ, ring
@@ -42,7 +42,6 @@ _DIRECT_STRANGER_BUDGET_S = 0.5
 _MAX_SENDER_LIVES = 10
 _DIRECT_NOTE = "started without `traceml run`: what a killed rank has not sent yet is lost (salvage: unavailable)"
 
-_faults = FaultLog()
 _client: Client | None = None
 
 
@@ -51,7 +50,7 @@ def _guard(kind: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001 - the boundary: nothing of ours reaches the script
-        _faults.report(kind, error)
+        FAULTS.report(kind, error)
 
 
 @contextlib.contextmanager
@@ -82,7 +81,7 @@ class Client:
             story=self._story,
             address=_daemon_address(environment, handover),
             new_tls=_encryption(environment, handover),
-            report_fault=_faults.report,
+            report_fault=FAULTS.report,
             report_unreachable=self._report_unreachable,
         )
         self._samplers, self._seldom_samplers = open_samplers(is_node_sampled=hello.local_rank == 0)
@@ -136,7 +135,7 @@ class Client:
             self._errors.forget_handled()
             steps.finish(has_error=bool(self._story.exit_code) or self._errors.has("main"))
             self.recorder.set_marker(1)
-            self._story.notes = (*self.recorder.reader.notes(), *_faults.sentences())
+            self._story.notes = (*self.recorder.reader.notes(), *FAULTS.sentences())
             self._story.ended_ns = time.monotonic_ns() + self._story.hello.wall_minus_monotonic_ns
             self._story.is_ending = True
             self._sender.finish(budget_s=self._budget_s())
@@ -170,7 +169,7 @@ class Client:
         """In a forked child: it is not the rank, whatever it runs."""
         if self.recorder.is_enabled or self._is_finished:
             self.recorder.is_enabled = False
-            _faults.is_silent = True
+            FAULTS.is_silent = True
             with _guard("fork"):
                 self._sender.abandon()
                 for sampler in (*self._samplers.values(), *self._seldom_samplers.values()):
@@ -295,4 +294,4 @@ def _encryption(environment: RankEnvironment, handover: Handover | None) -> Call
 def _install_torch_hooks(recorder: Recorder) -> None:
     from traceml_client.torch_hooks import install_when_imported
 
-    install_when_imported(recorder, _faults.report)
+    install_when_imported(recorder, FAULTS.report)

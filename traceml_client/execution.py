@@ -6,7 +6,6 @@ us again. Everything else is executed as it is.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import re
@@ -23,11 +22,15 @@ _FLAGS = re.compile(r"-[bBdOPquvx]+|-[WX].+")
 _TELLS_WHERE = ("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONPLATLIBDIR", environ.HANDOVER)
 
 
-def follow_executions() -> None:
-    """Wrap what all of Python's `os.exec*` come down to, for this process and none of its children."""
-    started_with = environ.snapshot()
+def follow_executions(report_fault: Callable[[str, BaseException], None]) -> None:
+    """Wrap what all of Python's `os.exec*` come down to, for this process and none of its children.
+
+    Args:
+        report_fault: takes what failed, in words, and an error of ours; the script then executes what it wanted.
+    """
+    wrap = functools.partial(_following, pid=os.getpid(), started_with=environ.snapshot(), report_fault=report_fault)
     for name in ("execv", "execve"):
-        setattr(os, name, _following(getattr(os, name), os.getpid(), started_with))
+        setattr(os, name, wrap(getattr(os, name)))
 
 
 def measured(arguments: Sequence[str]) -> list[str] | None:
@@ -42,12 +45,20 @@ def measured(arguments: Sequence[str]) -> list[str] | None:
     return [*arguments[:index], "-m", _WORKER, *target]
 
 
-def _following(execute: Callable[..., Any], pid: int, started_with: Mapping[str, str]) -> Callable[..., Any]:
+def _following(
+    execute: Callable[..., Any],
+    *,
+    pid: int,
+    started_with: Mapping[str, str],
+    report_fault: Callable[[str, BaseException], None],
+) -> Callable[..., Any]:
     @functools.wraps(execute)
     def execute_measured(path: Any, argv: Any, *env: Any) -> Any:
         if os.getpid() == pid:
-            with contextlib.suppress(Exception):  # the boundary: what is no command line is for the system to refuse
-                argv = _measured_here(os.fsdecode(path), argv, env[0] if env else environ.snapshot(), started_with)
+            try:
+                argv = _measured_here(path, argv, env[0] if env else environ.snapshot(), started_with)
+            except Exception as error:  # noqa: BLE001 - the boundary
+                report_fault("execution", error)
         try:
             return execute(path, argv, *env)
         except BaseException as error:
@@ -57,15 +68,18 @@ def _following(execute: Callable[..., Any], pid: int, started_with: Mapping[str,
     return execute_measured
 
 
-def _measured_here(path: str, argv: Any, env: Mapping[Any, Any], started_with: Mapping[str, str]) -> Any:
+def _measured_here(path: Any, argv: Any, env: Any, started_with: Mapping[str, str]) -> Any:
     """The command line with the worker in it, or as it is where what starts would not find the worker."""
     import shutil  # no other module of ours that every worker needs imports it
 
-    arguments = [os.fsdecode(word) for word in argv]
-    variables = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
+    try:
+        program, arguments = os.fsdecode(path), [os.fsdecode(word) for word in argv]
+        variables = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
+    except (TypeError, AttributeError):  # no command line: for the system to refuse
+        return argv
     is_found = all(variables.get(name) == started_with.get(name) for name in _TELLS_WHERE)
     # Python looks for its own place by the name it is called by, not by the file that is executed.
-    if is_found and _is_this_python(path) and _is_this_python(shutil.which(arguments[0]) or ""):
+    if arguments and is_found and _is_this_python(program) and _is_this_python(shutil.which(arguments[0]) or ""):
         return measured(arguments) or argv
     return argv
 
@@ -73,4 +87,7 @@ def _measured_here(path: str, argv: Any, env: Mapping[Any, Any], started_with: M
 def _is_this_python(path: str) -> bool:
     """A link of another environment to the same interpreter is not."""
     mine = sys.executable
-    return os.path.dirname(os.path.abspath(path)) == os.path.dirname(mine) and os.path.samefile(path, mine)
+    try:
+        return os.path.dirname(os.path.abspath(path)) == os.path.dirname(mine) and os.path.samefile(path, mine)
+    except (OSError, ValueError):  # no such file, and what cannot name one
+        return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
+from typing import Final
 
 _STDERR = 2
 _MAX_LINE = 400
@@ -28,6 +29,10 @@ class FaultLog:
     def sentences(self) -> tuple[str, ...]:
         """For the report."""
         return tuple(f"a fault of TraceML itself, {count}x: {kind}" for kind, count in sorted(self._counts.items()))
+
+
+FAULTS: Final = FaultLog()
+"""This process's."""
 
 
 def say(text: str) -> None:

@@ -15,7 +15,7 @@ import os
 from typing import TYPE_CHECKING, NoReturn
 
 from traceml_client import script
-from traceml_client.faults import say
+from traceml_client.faults import FAULTS, say
 
 if TYPE_CHECKING:
     from traceml_client.handover import Handover
@@ -44,7 +44,7 @@ def _start(*, is_measured: bool) -> tuple[Handover | None, script.Observer]:
     handover = client.take_from_launcher()
     running = client.start_in_worker(handover) if handover and is_measured else None
     if running:
-        follow_executions()
+        follow_executions(FAULTS.report)
     return handover, running or _Unobserved()
 
 

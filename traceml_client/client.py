@@ -154,7 +154,7 @@ class Client:
         with _guard_at_end("error record"):
             try:
                 record(error)
-            except Exception:
+            except Exception:  # a signal handler of the script may have raised in us: once more, and then it counts
                 if self._errors.errors != known:
                     raise
                 record(error)

@@ -57,6 +57,32 @@ async def test_a_report_that_cannot_be_written_is_an_error_of_its_own(run_dir: P
     assert "final_summary.json" in daemon.json(manifest.artifacts["finalization_error"])["error"]
 
 
+async def test_what_goes_wrong_in_us_is_counted_where_a_person_looks(run_dir: Path) -> None:
+    """A page that cannot be written, streams that cannot be compared, and an error in what a commit is told to."""
+    attempt_dir = run_dir / layout_rank_dir(0, 0, 0)
+    attempt_dir.mkdir(parents=True)
+    (attempt_dir / "stderr.log").symlink_to("/proc/self/mem")  # a regular file, and reading it is an I/O error
+    async with run_daemon(run_config(run_dir, nproc_per_node=1, has_html=True)) as daemon:
+        (run_dir / "final_summary.html").mkdir()
+        for _ in range(2):
+            daemon.session.store.when_committed(lambda: {}["nothing"])
+        node = await failed_training(daemon)
+        await node.wait_finalized()
+        manifest = await daemon.finalized()
+        await node.close()
+
+    bookkeeping = "a fault of TraceML itself, 2x: what a commit is told to: 'nothing'"
+    streams = "the ranks' streams could not be compared: Input/output error"
+    page = "final_summary.html could not be written: Is a directory"
+    warnings = daemon.json(manifest.artifacts["finalization_warning"])["warnings"]
+    for text in (bookkeeping, streams, page):
+        assert len([warning for warning in warnings if warning.startswith(text)]) == 1, (text, warnings)
+    summary = daemon.json("final_summary.json")["warnings"]
+    assert sorted(summary) == sorted(one for one in warnings if not one.startswith(page))
+    assert (manifest.telemetry_status, manifest.telemetry_reason) == ("complete", None)
+    assert daemon.json("failure_report.json")["category"] == "python_exception"
+
+
 async def test_a_report_that_hangs_is_left_behind_at_the_timeout(run_dir: Path) -> None:
     """A pipe that nobody writes stands in for a dead network file system: who opens it waits for ever."""
     stderr_log = run_dir / layout_rank_dir(0, 0, 0) / "stderr.log"

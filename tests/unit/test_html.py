@@ -128,7 +128,8 @@ def test_a_page_that_cannot_be_written_costs_only_itself(tmp_path: Path, caplog:
     for name in ("final_summary.html", "final_summary.json"):
         (run_dir / name).unlink()
     (run_dir / "final_summary.html").mkdir()
-    write_reports(run_dir, facts, True, has_html=True)
+    (fault,) = write_reports(run_dir, facts, True, has_html=True).faults
+    assert fault.startswith("final_summary.html could not be written: ")
     assert (run_dir / "final_summary.json").is_file()
     assert "final_summary.html could not be written" in caplog.text
 

@@ -70,6 +70,8 @@ class Reported:
 
     verdict_lines: tuple[str, ...] = ()
     failure_sentence: str | None = None
+    faults: tuple[str, ...] = ()
+    """Of ours, which cost a part that a report can do without: sentences for `finalization_warning.json`."""
 
 
 def by_rank(attempts: Iterable[AttemptFacts]) -> dict[int, tuple[AttemptFacts, ...]]:

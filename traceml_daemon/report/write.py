@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from traceml_client.protocol.artifacts import (
@@ -34,36 +35,45 @@ def write_reports(run_dir: Path, facts: RunFacts, has_history: bool, *, has_html
     Raises:
         ReportError: one of them could not be made or written; the others are there. It carries what is known.
     """
-    reported = Reported()
+    reported, faults = Reported(), list[str]()
     try:
-        failure = None if facts.is_provisional else _diagnose(run_dir, facts)
+        failure = None if facts.is_provisional else _diagnose(run_dir, facts, faults)
         if failure is not None:
             reported = Reported(verdict_lines=failure_lines(failure), failure_sentence=failure_sentence(failure))
         if not facts.is_provisional:
             _write_failure(run_dir, failure)
         if has_history:
-            summary = _write_summary(run_dir, facts, failure)
+            summary = _write_summary(run_dir, replace(facts, warnings=(*facts.warnings, *faults)), failure)
             if failure is None and not facts.is_provisional:
                 reported = Reported(verdict_lines=finding_lines(summary.primary_diagnosis))
             if not facts.is_provisional and (has_html or (run_dir / HTML_FILE).exists()):
-                _write_html(run_dir, summary)
+                _write_html(run_dir, summary, faults)
     except OSError as error:
         raise ReportError(f"{error.filename or run_dir}: {error.strerror or error}", reported) from None
     except TracemlError as error:
         raise ReportError(str(error), reported) from None
-    return reported
+    return replace(reported, faults=tuple(faults))
 
 
-def _diagnose(run_dir: Path, facts: RunFacts) -> FailureReport | None:
+def _diagnose(run_dir: Path, facts: RunFacts, faults: list[str]) -> FailureReport | None:
     diagnosis = diagnose(facts, run_dir)
     if diagnosis is None:
         return None
     report = with_evidence(diagnosis, run_dir)
     try:
         return contrast_run(report, run_dir)
-    except Exception:  # noqa: BLE001 - lines that are no proof must not cost the report
-        _log.exception("the ranks' streams in %s could not be compared", run_dir)
+    except Exception as error:  # noqa: BLE001 - lines that are no proof must not cost the report
+        faults.append(_sentence("the ranks' streams could not be compared", error))
         return report
+
+
+def _sentence(what: str, error: Exception) -> str:
+    """On what was lost; the log has the traceback."""
+    _log.exception(what)
+    if isinstance(error, OSError):
+        return f"{what}: {error.strerror or error}"
+    blame = "" if isinstance(error, TracemlError) else "a fault of TraceML itself: "
+    return f"{blame}{what}: {str(error) or type(error).__name__}"
 
 
 def _write_failure(run_dir: Path, failure: FailureReport | None) -> None:
@@ -87,11 +97,11 @@ def _write_summary(run_dir: Path, facts: RunFacts, failure: FailureReport | None
     return summary
 
 
-def _write_html(run_dir: Path, summary: FinalSummary) -> None:
+def _write_html(run_dir: Path, summary: FinalSummary, faults: list[str]) -> None:
     """The same once more for a browser: where that fails the report is there all the same, so it is only said."""
     try:
         from traceml_daemon.report.html import summary_html  # jinja2: 0.1 s that only this option pays
 
         write_atomically(run_dir / HTML_FILE, summary_html(summary).encode(errors="backslashreplace"))
-    except Exception:  # noqa: BLE001 - a page that cannot be drawn must not cost the report
-        _log.exception("%s could not be written", run_dir / HTML_FILE)
+    except Exception as error:  # noqa: BLE001 - a page that cannot be drawn must not cost the report
+        faults.append(_sentence(f"{HTML_FILE} could not be written", error))

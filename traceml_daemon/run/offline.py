@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -82,9 +83,7 @@ def _write(remains: Remains, known: RunKnowledge, seal: SealRun) -> None:
     run_dir, now_ns = known.config.run_dir, time.time_ns()
     forget_earlier(run_dir)
     telemetry = telemetry_facts(known, seal)
-    if has_warnings(known.warnings, telemetry):
-        document = warning_document(known, seal, telemetry, rejected_by_peer={}, now_ns=now_ns)
-        write_json(run_dir / WARNING_FILE, document)
+    _warn(known, seal, telemetry)
     facts = run_facts(known, seal, telemetry, generated_ns=now_ns)
     try:
         reported = write_reports(run_dir, facts, known.config)
@@ -93,7 +92,16 @@ def _write(remains: Remains, known: RunKnowledge, seal: SealRun) -> None:
         failed = msgspec.structs.replace(telemetry, status="failed", reason="finalization_error")
         _write_manifest(remains, known, seal, failed, error.reported)
         raise
+    if reported.faults:
+        _warn(replace(known, warnings=(*known.warnings, *reported.faults)), seal, telemetry)
     _write_manifest(remains, known, seal, telemetry, reported)
+
+
+def _warn(known: RunKnowledge, seal: SealRun, telemetry: TelemetryFacts) -> None:
+    """finalization_warning.json, where there is something to warn of."""
+    if has_warnings(known.warnings, telemetry):
+        document = warning_document(known, seal, telemetry, rejected_by_peer={}, now_ns=time.time_ns())
+        write_json(known.config.run_dir / WARNING_FILE, document)
 
 
 def _write_manifest(

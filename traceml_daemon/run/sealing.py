@@ -118,6 +118,10 @@ class Sealing:
             return self._failed(command, "the reports were not written in time", "finalize_timeout"), Reported()
         except ReportError as error:
             return self._failed(command, str(error)), error.reported
+        if reported.faults:
+            for fault in reported.faults:
+                session.warn(fault)
+            self._warn(command, telemetry)
         return telemetry, reported
 
     async def _close_telemetry(self) -> None:

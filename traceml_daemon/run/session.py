@@ -257,7 +257,7 @@ class Session:
 
     def all_warnings(self) -> tuple[str, ...]:
         storage = [self.store.failure] if self.store.failure is not None else []
-        return (*self._warnings, *storage, *self.files.failures)
+        return (*self._warnings, *storage, *self.store.faults, *self.files.failures)
 
     @property
     def num_frames_rejected(self) -> int:

@@ -13,6 +13,7 @@ class NoHistory:
     """A `store.Sink` without a database."""
 
     failure = None
+    faults = ()
     has_live_readers = False
 
     def __init__(self) -> None:

@@ -59,6 +59,11 @@ class Sink(Protocol):
         ...
 
     @property
+    def faults(self) -> tuple[str, ...]:
+        """One sentence on errors of whoever was told of commits, with their number; empty while there are none."""
+        ...
+
+    @property
     def recovered(self) -> Recovered:
         """What the database held when it was opened."""
         ...
@@ -117,6 +122,8 @@ class Store:
         self._is_writing = False
         self._is_sealed = False
         self._failure: str | None = None
+        self._num_faults = 0
+        self._first_fault = ""
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._linger: asyncio.TimerHandle | None = None
@@ -152,6 +159,11 @@ class Store:
     @property
     def failure(self) -> str | None:
         return self._failure
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        text = f"a fault of TraceML itself, {self._num_faults}x: what a commit is told to: {self._first_fault}"
+        return (text,) if self._num_faults else ()
 
     @property
     def recovered(self) -> Recovered:
@@ -228,7 +240,9 @@ class Store:
         for tell in told:
             try:
                 tell()
-            except Exception:  # noqa: BLE001 - an error in somebody's bookkeeping must not stop the only writer
+            except Exception as error:  # noqa: BLE001 - an error in somebody's bookkeeping must not stop the only writer
+                self._num_faults += 1
+                self._first_fault = self._first_fault or str(error) or type(error).__name__
                 _log.exception("after a commit")
 
     async def _write(self, batch: _Batch) -> bool:

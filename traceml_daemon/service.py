@@ -22,8 +22,8 @@ import uvloop
 
 from traceml_client.protocol.errors import ConfigError
 from traceml_client.protocol.launch import DaemonFailed, DaemonLaunch, DaemonReady
-from traceml_client.protocol.manifest import LeaseHolder
-from traceml_client.protocol.process_identity import lease_holder, start_ticks
+from traceml_client.protocol.manifest import LeaseHolder, lease_holder
+from traceml_client.protocol.process_identity import start_ticks
 from traceml_daemon.clock import LoopClock
 from traceml_daemon.config import RunConfig
 from traceml_daemon.core import events as ev

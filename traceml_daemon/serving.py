@@ -13,8 +13,7 @@ import msgspec
 
 from traceml_client.protocol import environ
 from traceml_client.protocol.errors import ConfigError
-from traceml_client.protocol.manifest import LeaseHolder
-from traceml_client.protocol.process_identity import lease_holder
+from traceml_client.protocol.manifest import LeaseHolder, lease_holder
 from traceml_daemon.clock import LoopClock
 from traceml_daemon.config import ServeConfig
 from traceml_daemon.errors import CannotStart

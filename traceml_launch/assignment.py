@@ -6,8 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from traceml_client.protocol.manifest import LeaseHolder
-from traceml_client.protocol.process_identity import lease_holder
+from traceml_client.protocol.manifest import LeaseHolder, lease_holder
 from traceml_launch.commandline.config import LaunchConfig
 from traceml_launch.folder.run_folder import RunFolder
 from traceml_launch.system import processes

@@ -11,8 +11,10 @@ import msgspec
 import pytest
 
 from tests.harness.daemon_process import launch_order, run_daemon_command, supervised_daemon
+from tests.harness.half_written import hidden_files, leave_half_written
 from tests.harness.sim_node import SimNode, rank_end
 from tests.harness.sim_rank import SimRank
+from tests.harness.until import until
 from tests.harness.wire import Wire
 from traceml_client.protocol import ring
 from traceml_client.protocol.launch import RECORDER_FILE, layout_rank_dir
@@ -179,6 +181,30 @@ async def test_a_daemon_that_is_started_again_goes_on_where_the_killed_one_was(r
     assert (written.status, written.telemetry_status) == ("completed", "complete")
     assert (written.telemetry.records.stored, written.telemetry.records.dropped) == (220, 0)
     assert written.telemetry.frames_rejected == 1
+
+
+async def test_what_a_killed_writer_left_is_removed_by_the_next_daemon(run_dir: Path) -> None:
+    await killed_run(run_dir, num_stored=1)
+    await asyncio.to_thread(leave_remains, run_dir)
+    async with supervised_daemon(launch_order(run_dir, nproc_per_node=1)):
+        await until(lambda: not remains_of(run_dir), "nothing is left")
+
+
+async def test_what_a_killed_writer_left_is_removed_by_the_offline_finalizer(run_dir: Path) -> None:
+    await killed_run(run_dir, num_stored=1)
+    await asyncio.to_thread(leave_remains, run_dir)
+    done = await run_daemon_command("finalize", str(run_dir))
+    assert done.returncode == 0, done.stderr
+    assert remains_of(run_dir) == []
+
+
+def leave_remains(run_dir: Path) -> None:
+    for name in ("manifest.json", "final_summary.json", "aggregator/finalization_warning.json"):
+        leave_half_written(run_dir / name)
+
+
+def remains_of(run_dir: Path) -> list[str]:
+    return [name for folder in (run_dir, run_dir / "aggregator") for name in hidden_files(folder) if ".json." in name]
 
 
 async def test_the_first_signal_is_known_also_after_the_daemons_death(run_dir: Path) -> None:

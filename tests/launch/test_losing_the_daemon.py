@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.runner import free_ports
+from tests.harness.half_written import hidden_files, leave_half_written
 from tests.harness.processes import wait_until
 from tests.harness.torchrun import TRACEML, RunningCommand, start
 from tests.launch.launcher import child_pid, launch, run_folder, workers
@@ -93,6 +94,16 @@ def taken_port() -> Iterator[int]:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         yield holder.getsockname()[1]
+
+
+def test_a_launcher_without_a_daemon_removes_what_a_killed_writer_left(tmp_path: Path, taken_port: int) -> None:
+    options = {"aggregator_port": taken_port, "is_port_explicit": True}
+    with launch(tmp_path, *workers(1, RECORDS_THEN_WAITS), **options) as command:
+        command.wait_for_output("ready 0")
+        leave_half_written(run_folder(tmp_path).path / "manifest.json")
+        let_go(tmp_path)
+        assert command.finish().exit_code == 5
+    assert hidden_files(run_folder(tmp_path).path) == []
 
 
 def test_training_goes_on_without_a_daemon(tmp_path: Path, taken_port: int) -> None:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from traceml_client.protocol import manifest
+from traceml_client.protocol.atomic_files import write_atomically
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.manifest import Lifecycle, Manifest, TelemetryFacts, Topology, TrainingOutcome
 
@@ -73,12 +74,12 @@ def test_a_damaged_manifest_is_one_line_that_names_the_file(tmp_path: Path, cont
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    manifest.write_atomically(path, b"old")
+    write_atomically(path, b"old")
     path.unlink()
     path.mkdir()
 
     with pytest.raises(OSError, match="file"):
-        manifest.write_atomically(path, b"new")
+        write_atomically(path, b"new")
 
     assert os.listdir(tmp_path) == ["file"]
 
@@ -86,7 +87,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> 
 def test_a_reader_sees_the_old_file_or_the_new_one_whenever_the_writer_is_killed(tmp_path: Path) -> None:
     """A child rewrites the file without end and is killed in the middle of it."""
     code = (
-        "import sys; from pathlib import Path; from traceml_client.protocol.manifest import write_atomically\n"
+        "import sys; from pathlib import Path; from traceml_client.protocol.atomic_files import write_atomically\n"
         "path = Path(sys.argv[1]); number = 0\n"
         "while True:\n"
         "    write_atomically(path, b'%d' % number * 20_000)\n"

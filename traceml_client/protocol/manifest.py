@@ -1,4 +1,4 @@
-"""`manifest.json`: its form, and the one atomic writer that daemon and launcher share.
+"""`manifest.json`: its form, its lease, and the one writer that daemon and launcher share.
 
 The daemon owns the file until it exits; afterwards the owner's launcher makes one last write. Where no daemon ran the
 launcher is the only writer. There are never two.
@@ -6,18 +6,19 @@ launcher is the only writer. There are never two.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
+import socket
 import stat
-import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from traceml_client.protocol.atomic_files import write_atomically
 from traceml_client.protocol.errors import StoreError
+from traceml_client.protocol.process_identity import start_ticks
 
 MANIFEST_SCHEMA_VERSION = 1
 FILE_NAME = "manifest.json"
@@ -145,6 +146,11 @@ def wall_ns(text: str) -> int:
         return 0
 
 
+def lease_holder() -> LeaseHolder:
+    """This process."""
+    return LeaseHolder(host=socket.gethostname(), pid=os.getpid(), start_ticks=start_ticks(os.getpid()))
+
+
 def new_lease(holder: LeaseHolder, *, now_ns: int) -> Lease:
     return Lease(holder=holder, expires_at=rfc3339(now_ns + int(LEASE_S * 1e9)))
 
@@ -182,25 +188,6 @@ def first_manifest(
             status="pending", reason=reason, ranks_expected=world_size, authenticated=is_authenticated
         ),
     )
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`, mode 0600: a reader sees the old file or the new one, also if we are killed here.
-
-    Raises:
-        OSError: as the file system says; the old file is untouched and no temporary one is left.
-    """
-    fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def encode_json(document: Any) -> bytes:

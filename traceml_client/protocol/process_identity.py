@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-
-from traceml_client.protocol.manifest import LeaseHolder
-
 _START_TICKS_FIELD = 22
 
 
@@ -19,8 +14,3 @@ def start_ticks(pid: int) -> int:
         return int(text[text.rindex(b")") + 2 :].split()[_START_TICKS_FIELD - 3])
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def lease_holder() -> LeaseHolder:
-    """This process."""
-    return LeaseHolder(host=socket.gethostname(), pid=os.getpid(), start_ticks=start_ticks(os.getpid()))

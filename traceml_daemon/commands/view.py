@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from traceml_client.protocol.artifacts import FAILURE_TEXT_FILE, SUMMARY_FILE, SUMMARY_TEXT_FILE
+from traceml_client.protocol.atomic_files import write_atomically
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.launch import DATABASE_FILE
 from traceml_client.protocol.manifest import (
@@ -15,7 +16,6 @@ from traceml_client.protocol.manifest import (
     Manifest,
     TelemetryFacts,
     read_manifest,
-    write_atomically,
 )
 from traceml_daemon.diagnosis.wording import ranks_text
 from traceml_daemon.errors import ReportError

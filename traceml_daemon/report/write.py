@@ -14,9 +14,10 @@ from traceml_client.protocol.artifacts import (
     SUMMARY_FILE,
     SUMMARY_TEXT_FILE,
 )
+from traceml_client.protocol.atomic_files import write_atomically
 from traceml_client.protocol.errors import TracemlError
 from traceml_client.protocol.launch import DATABASE_FILE
-from traceml_client.protocol.manifest import encode_json, write_atomically
+from traceml_client.protocol.manifest import encode_json
 from traceml_daemon.errors import ReportError
 from traceml_daemon.log_files.contrasting import contrast_run
 from traceml_daemon.report.facts import Reported, RunFacts

@@ -16,7 +16,9 @@ from typing import cast
 import msgspec
 
 from traceml_client.protocol.artifacts import write_with_artifacts
+from traceml_client.protocol.atomic_files import remove_leftovers
 from traceml_client.protocol.errors import ConfigError, StoreError
+from traceml_client.protocol.launch import AGGREGATOR_DIR
 from traceml_client.protocol.manifest import TelemetryFacts, TelemetryReason, rfc3339, wall_ns
 from traceml_daemon.core.events import SealRun
 from traceml_daemon.errors import ReportError
@@ -58,6 +60,7 @@ def finalize(run_dir: Path, *, reason: TelemetryReason) -> None:
     if not run_dir.is_dir():
         raise StoreError(f"{run_dir} is no run folder")
     _refuse_if_held(run_dir)
+    remove_leftovers(run_dir, run_dir / AGGREGATOR_DIR)
     Reserve(run_dir).release()
     remains = collect(run_dir)
     replayed = replay(remains.config, remains.roster, remains.node_reports, owner_node=remains.owner_node)

@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from traceml_client.protocol.atomic_files import write_atomically
 from traceml_client.protocol.launch import layout_node_dir
-from traceml_client.protocol.manifest import encode_json, write_atomically
+from traceml_client.protocol.manifest import encode_json
 from traceml_daemon.storage.reserve import Reserve
 
 MAX_NODE_BYTES: Final = 64 << 20

@@ -14,6 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from traceml_client.protocol import messages
+from traceml_client.protocol.atomic_files import remove_leftovers
+from traceml_client.protocol.launch import AGGREGATOR_DIR
 from traceml_client.protocol.manifest import LeaseHolder, rfc3339
 from traceml_client.protocol.messages import NodeHello, RankHello, RunFinalized, Welcome
 from traceml_client.protocol.node import NodeReport
@@ -85,6 +87,7 @@ class Session:
         facts = {name: getattr(config, name) for name in _KEPT}
         for key, value in (*facts.items(), ("is_authenticated", bool(config.token))):
             self.store.put_meta(key, msgspec.json.encode(value).decode())
+        self.files.submit(remove_leftovers, config.run_dir, config.run_dir / AGGREGATOR_DIR)
         self.manifest.update()
         self.files.submit(self.files.reserve.take, config.nnodes * config.nproc_per_node)
         if started_ns is not None:

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from traceml_client.protocol.manifest import write_atomically
+from traceml_client.protocol.atomic_files import write_atomically
 from traceml_daemon.storage import schema
 from traceml_daemon.storage.rows import Recovered
 from traceml_daemon.storage.volume import file_system_type, is_network_volume

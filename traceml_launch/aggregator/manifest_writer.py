@@ -12,6 +12,7 @@ import msgspec
 
 from traceml_client.protocol import manifest
 from traceml_client.protocol.artifacts import write_with_artifacts
+from traceml_client.protocol.atomic_files import remove_leftovers
 from traceml_client.protocol.errors import StoreError
 from traceml_client.protocol.manifest import LeaseHolder, Manifest, TelemetryReason, TelemetryStatus, rfc3339
 from traceml_client.protocol.node import NodeReport
@@ -63,6 +64,7 @@ class ManifestWriter:
 
     def _change(self, changed: Callable[[Manifest], Manifest]) -> None:
         try:
+            remove_leftovers(self._run_dir)
             document = changed(manifest.read_manifest(self._run_dir))
             write_with_artifacts(self._run_dir, msgspec.structs.replace(document, updated_at=rfc3339(time.time_ns())))
         except (OSError, StoreError) as error:

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from traceml_client.protocol import launch, manifest
+from traceml_client.protocol.atomic_files import write_atomically
 from traceml_client.protocol.frames import MAX_FRAME_BYTES
 from traceml_client.protocol.node import ExitSource, NodeReport, RankEnd, RankError
 from traceml_launch.ranks.ring_memory import RankRecord
@@ -53,7 +54,7 @@ def fitted(report: NodeReport) -> NodeReport:
 def write(report: NodeReport, run_dir: Path) -> None:
     """Replace this node's `node.json`. Raises OSError."""
     path = run_dir / launch.layout_node_dir(report.node_index) / launch.NODE_FILE
-    manifest.write_atomically(path, manifest.encode_json(report))
+    write_atomically(path, manifest.encode_json(report))
 
 
 def _num_bytes(report: NodeReport) -> int:

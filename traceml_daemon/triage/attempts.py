@@ -27,13 +27,15 @@ def _boundaries(seen: Observations) -> dict[int, list[int]]:
     found: dict[int, list[int]] = defaultdict(list)
     for place in seen.restarts:
         found[place.file].append(place.line)
-    failures: dict[tuple[int, int | None, str | None], list[int]] = defaultdict(list)
+    failures: dict[tuple[int, int | None, str | None], dict[int | None, int]] = defaultdict(dict)
     for one in seen.exits:
         file, agent_pid, _, source = one.agent
         if one.source == "agent" and (agent_pid is not None or _has_one_agent(seen, file)):
-            failures[file, agent_pid, source].append(one.place.line)
+            own = failures[file, agent_pid, source]
+            if one.pid is not None or not own:  # torchrun tells of one failure several times
+                own.setdefault(one.pid, one.place.line)
     for (file, _, _), lines in failures.items():
-        found[file] += lines[:-1]
+        found[file] += [*lines.values()][:-1]
     return found
 
 

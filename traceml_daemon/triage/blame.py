@@ -33,6 +33,8 @@ _HALF_A_DAY_S: Final = 43_200.0
 _EPOCH_S: Final = 1e9
 _VERSIONS: Final = re.compile(r"\brank \d+ version .*\brank \d+ version")
 """Two that differ, and neither is the odd one."""
+_BROKEN_PIPES: Final = frozenset({"EOFError", "BrokenPipeError", "ConnectionResetError", "ConnectionAbortedError"})
+"""What is raised where the other end of a pipe, a thread or a process of the same rank, is gone."""
 _STOPPING: Final = frozenset({1, 2, 15})
 _MANY_AGENTS: Final = 3
 """So many launchers in one log that got the same signal were stopped by something above them."""
@@ -101,6 +103,8 @@ def _of_originals(causes: list[Cause], found: Findings) -> Verdict:
     tier = min(cause.tier for cause in causes)
     group = [cause for cause in causes if cause.tier == tier]
     lasting = [cause for cause in group if not cause.is_weak] or group
+    if all(cause.raised is not None and cause.raised.short_type in _BROKEN_PIPES for cause in lasting):
+        lasting = [cause for cause in group if cause.raised is not None and cause.raised.is_in_thread] or lasting
     _share_times(lasting)
     specific = [cause for cause in lasting if cause.category != "python_exception"]
     first = _first_by_clock(lasting) or (specific if _is_explained_by(specific, lasting) else lasting)[0]
@@ -247,7 +251,9 @@ def _without_cause(found: Findings) -> Verdict:
     seen = found.seen
     lost = [cause for cause in found.causes if cause.tier == Tier.PEER]
     first = first_end(found.unexplained_ends())
-    if lost and (first is None or (first.rank is None and not signal_of(first.code))):
+    is_nobodys = any(cause.rank is None for cause in lost)
+    is_told = first is not None and (first.rank is not None or signal_of(first.code) != 0)
+    if lost and (not is_told or (is_nobodys and first is not None and first.code == 1)):
         return Verdict("collateral_only", "unknown", evidence=[cause.place for cause in lost[:4]])
     if found.ends or seen.wrappers or seen.exits or lost or seen.signals:
         is_stopped = bool(seen.exits) and all(signal_of(one.code) == 15 for one in seen.exits) and not found.ends

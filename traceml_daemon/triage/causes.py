@@ -9,7 +9,7 @@ from typing import Final
 
 from traceml_daemon.triage.ends import End
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised
-from traceml_daemon.triage.reader import is_agents
+from traceml_daemon.triage.whose_error import is_agents
 
 
 class Tier(IntEnum):
@@ -59,6 +59,12 @@ _RETRIED: Final = re.compile(
 )
 _GONE_ON: Final = re.compile(r"(?i)\b(?:falling back|continuing (?:without|with)|disabling|ignoring)\b")
 _IN_GROUP: Final = re.compile(r"\[(?:PG (?:0|ID 0 PG GUID 0(?:\(default_pg\))?) )?Rank (\d{1,6})\]")
+_OF_LAUNCHER: Final = re.compile(
+    r"(?i)\b(?:torchrun|accelerate|deepspeed|torch\.distributed)\b[^\n]{0,300}\b(?:failed with|returned|exited with) "
+    r"(?:a )?(?:non-?zero )?(?:exit )?(?:return)? ?(?:code|status)"
+    r"|^process \d+ terminated with (?:exit code|signal)"
+)
+"""A test or a plugin of a scheduler that started a launcher; old `mp.spawn`."""
 _WRAPPERS: Final = frozenset(
     {
         "ActorDiedError",
@@ -199,7 +205,7 @@ def best_hit(hits: list[Hit]) -> Hit | None:
 
 def is_wrapper(raised: Raised) -> bool:
     """It says only that another process failed."""
-    if raised.short_type in _WRAPPERS:
+    if raised.short_type in _WRAPPERS or _OF_LAUNCHER.search(raised.message):
         return True
     if raised.short_type != "CalledProcessError":
         return False

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from traceml_daemon.triage.causes import Cause, Tier
 from traceml_daemon.triage.ends import End, first_end, only_worker, signal_of, task_ended_by
 from traceml_daemon.triage.observations import Place
+from traceml_daemon.triage.tracebacks import FATAL
 from traceml_daemon.triage.verdict import BY_SIGNAL, Confidence, Findings, Verdict, places_of
 
 _CRASHES = frozenset({4, 6, 7, 8, 11})
 _STOPS = frozenset({1, 2, 15})
+_OF_PEERS = re.compile(r"c10::Dist\w+Error|c10d::|gloo::|NCCL")
+"""Exceptions of C++ by which a process says that it lost a peer, and aborts."""
 
 
 def blame_crash(found: Findings, words: list[Cause]) -> Verdict | None:
@@ -16,11 +21,16 @@ def blame_crash(found: Findings, words: list[Cause]) -> Verdict | None:
 
     An abort after a time-out, or of a rank that lost a peer, is the watchdog's, which ends those that wait.
     """
+    fatal = [cause for cause in found.causes if cause.raised is not None and cause.raised.type == FATAL]
+    if fatal and all(cause.tier == Tier.AGENT for cause in fatal):
+        return None  # it was torchrun itself that crashed, after its workers had ended
     is_waiting = any(cause.tier == Tier.TIMEOUT for cause in found.causes) or bool(found.seen.watchdogs)
     crashed = [end for end in found.ends if signal_of(end.code) in _CRASHES and not end.is_by_agent]
     if is_waiting:
         crashed = [end for end in crashed if signal_of(end.code) != 6]
         words = [cause for cause in words if cause.category != "abort"]
+    if any(cause.tier == Tier.PEER for cause in found.causes):
+        words = [cause for cause in words if not _OF_PEERS.search(cause.place.quote)]
     losers = {cause.rank for cause in found.causes if cause.tier == Tier.PEER and cause.rank is not None}
     crashed = [end for end in crashed if signal_of(end.code) != 6 or end.rank not in losers]
     crashed = [end for end in crashed if signal_of(end.code) != 6] or crashed

@@ -48,10 +48,10 @@ def is_multinode(seen: Observations) -> bool:
     tables = [one for one in seen.exits if one.source == "table"]
     if any(one.rank != one.local_rank for one in tables if one.rank is not None):
         return True
-    if (seen.lowest_rank or 0) >= _MAX_DEVICES:
+    if (seen.lowest_rank or 0) >= _MAX_DEVICES or len(seen.hosts) > 1:
         return True
-    failed = {(one.agent, one.local_rank) for one in seen.exits if one.source == "agent"}
-    return len({agent for agent, _ in failed}) > 1
+    told_by = {one.pid: one.agent for one in reversed(seen.exits) if one.source == "agent"}
+    return len(set(told_by.values())) > 1
 
 
 def collect_ends(seen: Observations) -> list[End]:
@@ -68,6 +68,7 @@ def collect_ends(seen: Observations) -> list[End]:
             continue
         known.reports.append(one)
         known.is_root = known.is_root or one.is_root
+        known.rank = one.rank if known.rank is None else known.rank
         if one.source == "table":
             known.rank, known.time, known.code = one.rank, one.time, one.code
     _attribute_to_agent(ends, seen)
@@ -76,9 +77,13 @@ def collect_ends(seen: Observations) -> list[End]:
 
 
 def _is_same(end: End, one: Exit) -> bool:
-    if end.pid != one.pid or end.reports[0].place.file != one.place.file:
+    if end.reports[0].place.file != one.place.file:
         return False
-    return one.pid is not None or (end.rank, end.local_rank) == (one.rank, one.local_rank)
+    if end.pid is not None and one.pid is not None:
+        return end.pid == one.pid
+    if end.pid is None and one.pid is None:
+        return (end.rank, end.local_rank) == (one.rank, one.local_rank)
+    return one.local_rank is not None and (end.local_rank, end.code) == (one.local_rank, one.code)
 
 
 def _attribute_to_agent(ends: list[End], seen: Observations) -> None:

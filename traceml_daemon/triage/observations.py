@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from traceml_daemon.triage.lines import Speaker
+
+_MAX_HOSTS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,8 @@ class Observations:
     """By file, the last record of how far each rank is, and those that are behind."""
     lowest_rank: int | None = None
     """Of those whose lines say which rank wrote them."""
+    hosts: set[str] = field(default_factory=set)
+    """Before lines of ranks or of torchrun: with two of them, what counts ranks on one node does not name them."""
     num_processes: int = 0
     """Ranks and tasks that spoke or were named."""
 
@@ -188,6 +192,12 @@ class Observations:
         """Who wrote a line."""
         if rank is not None:
             self.lowest_rank = rank if self.lowest_rank is None else min(rank, self.lowest_rank)
+
+    def note_host(self, speaker: Speaker, *, is_agents: bool) -> None:
+        """On which host or in which pod a line was written; an actor is a single process."""
+        is_jobs = is_agents or speaker.rank is not None
+        if is_jobs and speaker.source is not None and "pid=" not in speaker.source and len(self.hosts) < _MAX_HOSTS:
+            self.hosts.add(speaker.source)
 
     @property
     def tasks_are_ranks(self) -> bool:

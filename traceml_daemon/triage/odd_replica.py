@@ -15,6 +15,8 @@ _COUNTS: Final = re.compile(r"[Rr]ank (\d+) has (\d+) params, while rank (\d+) h
 _SHAPES: Final = re.compile(
     r"\[(\d+)\]: params\[(\d+)\] in this process with sizes (\[[^\]]*\]) appears not to match .*? in process (\d+)"
 )
+_MAX_PARAMETERS: Final = 10_000_000
+"""A number above it, or 0, is none that a model has: that rank did something else."""
 _MIN_RANKS: Final = 3
 """Of two that differ neither is the odd one."""
 
@@ -26,6 +28,8 @@ def odd_replica(messages: Iterable[str], world_size: int) -> int | None:
     compared_with = set()
     for message in messages:
         for rank, count, other, other_count in _COUNTS.findall(message):
+            if not all(0 < int(number) < _MAX_PARAMETERS for number in (count, other_count)):
+                return None
             ranks_by_count[count].add(int(rank))
             ranks_by_count[other_count].add(int(other))
         for rank, parameter, sizes, other in _SHAPES.findall(message):

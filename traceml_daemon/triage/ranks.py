@@ -10,7 +10,7 @@ from traceml_daemon.triage.bystanders import pids_in
 from traceml_daemon.triage.causes import Cause, Tier, is_consequence
 from traceml_daemon.triage.ends import End, first_end, only_worker, signal_of, task_ended_by
 from traceml_daemon.triage.observations import Observations
-from traceml_daemon.triage.reader import is_agents
+from traceml_daemon.triage.whose_error import is_agents
 
 _EXIT_LINES: Final = frozenset({"bad_cli_args", "file_not_found", "import_error"})
 """Python and argparse say these in a line without a traceback, and exit."""

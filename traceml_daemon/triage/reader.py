@@ -20,6 +20,7 @@ from traceml_daemon.triage.tables import Table
 from traceml_daemon.triage.torchrun_lines import TorchrunLines
 from traceml_daemon.triage.tracebacks import Tracebacks, kind_of
 from traceml_daemon.triage.watchdogs import watchdog_of
+from traceml_daemon.triage.whose_error import is_agents, is_own_error
 
 _MAX_SHAPES: Final = 4_096
 _FOLD: Final = bytes.maketrans(b"123456789", b"000000000")
@@ -39,13 +40,6 @@ _STRUCTURAL: Final = (
     "\u2502 /", "watchdog", "exit status", "notfound", *LITERALS, *torchrun_lines.LITERALS,
 )  # fmt: skip
 _RETURN: Final = re.compile(rb"\r(?!\n)")
-_AGENT_FRAME: Final = re.compile(
-    r"torch/distributed/(?:run|launch|launcher/api|elastic/(?!multiprocessing/errors/__init__))[\w/]*\.py:"
-)
-_OF_FILES: Final = frozenset({"FileNotFoundError", "PermissionError", "NotADirectoryError", "OSError", "MemoryError"})
-"""torchrun raises them when it starts a script or makes its folder for logs."""
-_WORKER_FRAME: Final = re.compile(r"torch/distributed/(?:distributed_c10d|rendezvous)\.py:")
-
 Screen = Callable[[bytes], Iterator[int]]
 """Offsets of a block, ascending, such that every line with one of the words holds one; others may be among them."""
 
@@ -170,6 +164,7 @@ class LogReader:
             self._seen.note_rank(line.speaker.rank)
             if line.speaker.rank is not None and line.speaker.task is not None:
                 self._seen.task_ranks.add((line.speaker.task, line.speaker.rank))
+        self._seen.note_host(line.speaker, is_agents=line.is_agents)
         if self._aftermath.is_open:
             self._aftermath.take(line)
         place = Place(self._file, line.number, quote_of(line))
@@ -275,17 +270,6 @@ class LogReader:
 def wanted_words(book: SignBook) -> tuple[bytes, ...]:
     """In lower case: a line without any of them is read only inside of something open."""
     return tuple(word.encode() for word in dict.fromkeys((*_STRUCTURAL, *book.line_literals)))
-
-
-def is_agents(raised: Raised) -> bool:
-    """Whether torchrun itself raised it: its own frames, and none of a worker's process group."""
-    frames = "\n".join(raised.frames).replace("\\", "/")
-    return _AGENT_FRAME.search(frames) is not None and _WORKER_FRAME.search(frames) is None
-
-
-def is_own_error(raised: Raised) -> bool:
-    """Whether its message says what went wrong in general: not what torchrun alone says."""
-    return not is_agents(raised) or raised.short_type in _OF_FILES
 
 
 def quote_of(line: Line) -> str:

@@ -50,6 +50,8 @@ _SPAWN: Final = re.compile(
     r"|[Pp]rocess (\d{1,12}) (?:exited|terminated) with (?:exit)?code (-?\d{1,12})"
 )
 _CHILD: Final = re.compile(r"\[rank: (\d{1,12})\] Child process with PID \d+ terminated with code (-?\d{1,12})")
+_EVENT: Final = re.compile(r'status\.FAILED".*?"global_rank": (\d{1,9}), .*?"worker_id": "(\d{1,12})"')
+"""What torch 1.8 and 1.9 print of each worker that failed, beside the line of the first one, which has its code."""
 _BY_SIGNAL: Final = re.compile(r"(?i)\bexit(?:ed with|s with)?(?:[ _]?(?:code|status)[\"']?[ :=]*| )(13[24-79]|143)\b")
 """128 + n: a shell, a container runtime or an IDE saw a signal."""
 _SHELL: Final = re.compile(r"line \d+: +(\d{1,12}) (Killed|Segmentation fault|Aborted|Bus error|Terminated)\b")
@@ -166,6 +168,8 @@ class TorchrunLines:
             self._add(line, place, Exit(place, "agent", -int(found[2]), rank=int(found[1])))
         elif found := _SHELL.search(line.text):
             self._add(line, place, Exit(place, "launcher", _SLURM_WORDS[found[2]], pid=int(found[1])))
+        elif (found := _EVENT.search(line.text)) and any(one.source == "agent" for one in self._seen.exits):
+            self._add(line, place, Exit(place, "agent", 1, rank=int(found[1]), pid=int(found[2])))
         elif found := _CHILD.search(line.text):
             self._add(line, place, Exit(place, "agent", int(found[2]), rank=int(found[1])))
         elif found := _BY_SIGNAL.search(line.text):

@@ -22,14 +22,18 @@ _CERTAIN: Final = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Warning|NotMet|Failed|Expired|NotFound|Mismatch|OutOfMemory"
     r"|StopIteration|Unavailable|Aborted|Denied|Cancelled|Refused|Group|Violation|Overflow|error|timeout)$"
 )
-_LEVELS: Final = frozenset({"INFO", "WARNING", "ERROR", "DEBUG", "CRITICAL", "NOTE", "Note", "HINT", "Epoch", "WARN"})
+_LEVELS: Final = frozenset(
+    {"INFO", "WARNING", "WARN", "ERROR", "DEBUG", "CRITICAL", "NOTE", "Note", "HINT", "Epoch", "Message", "Arguments"}
+)
 FATAL: Final = "Fatal Python error"
 """The type under which the stacks of a fatal signal are kept."""
 _FATAL: Final = re.compile(r"Fatal Python error: (.+)")
 _CHAIN: Final = ("The above exception was the direct cause", "During handling of the above exception")
-_IGNORED: Final = ("Exception ignored in", "Exception ignored on")
+_IGNORED: Final = ("Exception ignored in", "Exception ignored on", "--- Logging error ---")
 _IN_THREAD: Final = "Exception in thread "
 _LABEL: Final = re.compile(r"(?i)(?:\b(?:global[_ ])?rank[\s:=#]*|^-- process )(\d{1,5})\b")
+_HEADING: Final = re.compile(r":$|^[-=*#]{3,}|^\[?\w+ rank \d+\]?$")
+"""What stands above a whole block of lines."""
 _RELAYED: Final = re.compile(r"last\): \(RANK (\d{1,6})\)$")
 """How checkpoints of many ranks tell each of them what failed on another one."""
 _OVER: Final = re.compile(
@@ -114,7 +118,7 @@ class Tracebacks:
         state = self._state(speaker)
         state.previous = before.text.strip() if before.speaker == speaker else ""
         is_record = _LOGGED.search(before.raw) is not None
-        state.is_heading = is_record or is_suspect(before.raw) or state.previous.endswith(":")
+        state.is_heading = is_record or is_suspect(before.raw) or _HEADING.search(state.previous) is not None
         state.logged_at = before.time if state.previous and is_record else None
 
     def close(self) -> None:

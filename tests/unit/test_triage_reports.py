@@ -1,0 +1,103 @@
+"""Kinds of logs from public reports that once misled the triage: relayed, repeated, broken and foreign words."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.test_odd_replica import counts
+from tests.unit.test_triage_care import table
+from tests.unit.test_triage_kinds import AGENT, OUT_OF_MEMORY, failed, read
+from tests.unit.test_triage_signatures import TRACE, prefixed, watchdog
+
+LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:598] Connection closed by peer [192.0.2.7]:1271\n"
+STOPPED = AGENT.replace("E0101", "W0101") + "Received 15 death signal, shutting down workers\n"
+ONE_OF_TWO = "  local_ranks=[0]\n  global_ranks=[1]\n  global_world_sizes=[2]\n"
+
+
+@pytest.mark.parametrize(
+    ("again", "rank"),
+    [
+        ("Child process 71 (local_rank 1) FAILED (exitcode 1)\nError msg: Process failed with exitcode 1\n", 1),
+        (f"{AGENT}torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code 1\n", 1),
+    ],
+)
+def test_a_failure_that_torchrun_tells_twice_is_no_second_attempt(again: str, rank: int) -> None:
+    verdict = read(OUT_OF_MEMORY + failed(1, 1, 71) + again)
+    assert (verdict.category, verdict.rank) == ("cuda_oom", rank)
+
+
+def test_one_exit_told_with_and_without_its_process_is_one() -> None:
+    told = f"{AGENT}torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with exit code 7\n"
+    verdict = read(failed(7, 0, 902) + told + table((7, 0, 902)))
+    assert (verdict.category, verdict.rank, verdict.exit_code) == ("nonzero_exit", 0, 7)
+
+
+def test_an_exit_after_an_unsigned_loss_of_a_peer_is_not_the_first_failure() -> None:
+    lost = f'DEBUG:errors:User process failed: {{\n  "message": "{LOST.strip()}"\n}}\n'
+    assert (read(ONE_OF_TWO + TRACE + LOST + failed(1, 0, 13)).category) == "collateral_only"
+    assert (read(ONE_OF_TWO + lost + failed(1, 0, 13)).category) == "collateral_only"
+    assert read(ONE_OF_TWO + failed(1, 0, 13)).rank == 1
+
+
+def test_a_stop_of_one_node_is_why_a_rank_of_another_lost_its_peer_and_aborted() -> None:
+    lost = "Collective WorkNCCL(SeqNum=9, OpType=ALLREDUCE, Timeout(ms)=600000) raised the following async exception: "
+    lost = watchdog(0, 50.6, f"{lost}NCCL error: remote process exited or there was a network error")
+    died = "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    assert read(lost + died + failed(-6, 0, 1316), STOPPED).category == "sigterm_unattributed"
+    assert read(died + failed(-6, 0, 1316)).category == "abort"
+
+
+def test_what_logging_could_not_write_is_no_error_of_the_job() -> None:
+    unwritten = (
+        f"--- Logging error ---\n{TRACE}OSError: [Errno 5] Input/output error\nMessage: 'Received 1'\nArguments: ()\n"
+    )
+    ended = f"{TRACE}torch.distributed.elastic.multiprocessing.api.SignalException: Process 31 got signal: 1\n"
+    assert read(unwritten + ended).category == "hangup"
+
+
+def test_an_error_of_who_started_the_launcher_says_nothing_new() -> None:
+    wrapper = f"{TRACE}RuntimeError: 'accelerate-launch test.py' failed with returncode 1\n"
+    assert read(failed(1, 1, 5) + table((1, 1, 5)) + wrapper).category == "insufficient_evidence"
+    assert read(f"{TRACE}Exception: process 0 terminated with exit code 17\n").category == "nonzero_exit"
+
+
+def test_a_crash_in_torchruns_own_code_is_not_a_workers() -> None:
+    stack = '\nCurrent thread 0x01 (most recent call first):\n  File "{}", line 113 in _call_store\n'
+    torchruns = stack.format("/e/torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py")
+    said = "srun: error: n1: task 2: Segmentation fault (core dumped)\n"
+    assert read(f"Fatal Python error: Segmentation fault\n{torchruns}{said}").category == "agent_failure"
+    assert read(f"Fatal Python error: Segmentation fault\n{stack.format('/w/train.py')}{said}").category == "segfault"
+    old = '  File "/e/torchelastic/rendezvous/etcd_rendezvous.py", line 905, in __init__\n'
+    assert read(f"{TRACE}{old}AttributeError: can't set attribute\n").category == "agent_failure"
+
+
+def test_a_block_of_a_ranks_stream_is_that_ranks() -> None:
+    block = "----------Begin global rank 1 STDERR----------\n"
+    assert read(f"{block}{TRACE}FileExistsError: [Errno 17] File exists: '/b'\n").rank == 1
+
+
+def test_a_broken_pipe_within_a_rank_is_what_its_thread_died_of() -> None:
+    died = f"Exception in thread Thread-43 (accepter):\n{TRACE}RuntimeError: can't start new thread\n"
+    broken = prefixed("[rank0]: ", f"{TRACE}EOFError\n")
+    assert read(died + broken).category == "thread_limit"
+    assert read(died + prefixed("[rank0]: ", f"{TRACE}KeyError: 'x'\n")).category == "python_exception"
+
+
+def test_hosts_before_the_lines_of_ranks_tell_that_local_ranks_are_not_global_ones() -> None:
+    nodes = "192.0.2.21: [rank0]: tried, error 4\n192.0.2.81: [rank19]: tried, error 4\n"
+    nodes += prefixed("192.0.2.81: ", failed(-11, 3, 2283))
+    assert (read(nodes).category, read(nodes).rank) == ("segfault", None)
+    assert read(nodes.replace("192.0.2.81", "192.0.2.21").replace("rank19", "rank3")).rank == 3
+
+
+def test_a_count_that_no_model_has_is_a_rank_that_did_something_else() -> None:
+    ranks = {rank: counts(rank, 128, 0, 1506656875) for rank in (1, 2, 5)}
+    log = "".join(prefixed(f"[rank{rank}]: ", f"{TRACE}{words}\n") for rank, words in ranks.items())
+    assert (read(log).category, read(log).rank) == ("ddp_model_mismatch", None)
+    assert read(log.replace("1506656875", "130")).rank == 0
+
+
+def test_workers_whose_failures_are_told_as_events_make_a_tie() -> None:
+    event = '{{"name": "torchelastic.worker.status.FAILED", "m": {{"global_rank": {}, "g": 0, "worker_id": "{}"}}}}\n'
+    assert read(failed(1, 0, 100) + event.format(0, 100)).rank == 0
+    assert read(failed(1, 0, 100) + event.format(0, 100) + event.format(1, 101)).rank is None

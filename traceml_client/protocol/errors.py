@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class TracemlError(Exception):
     """Every error that we raise on purpose; its text is one line for the user."""
@@ -13,6 +15,13 @@ class ConfigError(TracemlError):
 
 class StoreError(TracemlError):
     """The telemetry database cannot be opened, read or written."""
+
+
+class BrokenInstall(TracemlError):
+    """A file that comes with the package is not there, or is damaged."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(f"{path} {what}: this installation of traceml is not complete, install it again")
 
 
 class ProtocolError(TracemlError):

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, Final
 
+from traceml_client.protocol.errors import BrokenInstall
+from traceml_daemon.log_files.catalog_files import ENDINGS_FILE, entry_file, entry_files, read_text
 from traceml_daemon.report.form import Confidence, MissingFact
-from traceml_daemon.triage.entry import FAMILIES, CatalogEntry, Endings, parse_endings, parse_entry
+from traceml_daemon.triage.entry import FAMILIES, BadEntry, CatalogEntry, Endings, parse_endings, parse_entry
 
-_TRIAGE: Final = Path(__file__).parents[1] / "triage"
-_FOLDER: Final = _TRIAGE / "catalog"
 NEXT: Final = "{next_stderr}"
 
 
 def categories() -> list[str]:
-    """The names of all entries, sorted."""
-    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+    """The names of all entries, sorted. Raises BrokenInstall."""
+    return list(entry_files())
 
 
 def load_entry(category: str) -> CatalogEntry:
-    """Raises BadEntry, and OSError where there is no such file; see `categories`."""
-    return parse_entry((_FOLDER / f"{category}.toml").read_text(encoding="utf-8"))
+    """Raises BrokenInstall."""
+    path = entry_file(category)
+    try:
+        return parse_entry(read_text(path))
+    except BadEntry as error:
+        raise BrokenInstall(path, f"is damaged ({error})") from None
 
 
 def advice(
@@ -55,7 +58,7 @@ def load_catalog() -> Mapping[str, CatalogEntry]:
     """All entries by category, family by family; read once in a process.
 
     Raises:
-        BadEntry: see `load_entry`.
+        BrokenInstall: see `load_entry`.
     """
     order = list(FAMILIES)
     entries = sorted(map(load_entry, categories()), key=lambda entry: (order.index(entry.family), entry.category))
@@ -63,5 +66,8 @@ def load_catalog() -> Mapping[str, CatalogEntry]:
 
 
 def load_endings() -> Endings:
-    """Raises BadEntry."""
-    return parse_endings((_TRIAGE / "endings.toml").read_text(encoding="utf-8"))
+    """Raises BrokenInstall."""
+    try:
+        return parse_endings(read_text(ENDINGS_FILE))
+    except BadEntry as error:
+        raise BrokenInstall(ENDINGS_FILE, f"is damaged ({error})") from None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from functools import cache
-from pathlib import Path
 from typing import Final
 
-from traceml_daemon.triage.signs import SignBook, build_book
+from traceml_client.protocol.errors import BrokenInstall
+from traceml_daemon.log_files.catalog_files import entry_files, read_text
+from traceml_daemon.triage.signs import Sign, SignBook, build_book
 
-_FOLDER: Final = Path(__file__).parents[1] / "triage" / "catalog"
 _SIGNS: Final = "# What follows is read by the triage: the signs in log text."
 _EXAMPLES: Final = "# --- examples"
 """Behind this line stand texts for tests, which no diagnosis has to read."""
@@ -17,9 +17,17 @@ _EXAMPLES: Final = "# --- examples"
 
 @cache
 def load_book() -> SignBook:
-    """All signs. The parts for people and for tests are not parsed: that would take longer than a diagnosis."""
-    tables = {}
-    for path in sorted(_FOLDER.glob("*.toml")):
-        text = path.read_text(encoding="utf-8").partition(_SIGNS)[2].partition(_EXAMPLES)[0]
-        tables[path.stem] = tomllib.loads(text).get("signs", []) if "[[signs]]" in text else []
-    return build_book(tables)
+    """All signs. The parts for people and for tests are not parsed: that would take longer than a diagnosis.
+
+    Raises:
+        BrokenInstall: a file of the catalogue is damaged, or there are none.
+    """
+    signs: list[Sign] = []
+    for category, path in entry_files().items():
+        text = read_text(path).partition(_SIGNS)[2].partition(_EXAMPLES)[0]
+        try:
+            tables = tomllib.loads(text).get("signs", []) if "[[signs]]" in text else []
+            signs += build_book({category: tables}).signs
+        except ValueError as error:
+            raise BrokenInstall(path, f"is damaged ({error})") from None
+    return SignBook(tuple(signs))

@@ -1,4 +1,4 @@
-"""Starts and ends telemetry in this process: the one place where an error of ours stops.
+"""Starts and ends telemetry in this process. An error of ours stops here, in `steps`, and in each hook.
 
 Whatever fails here or below is counted, said once on standard error, and never reaches the script.
 """

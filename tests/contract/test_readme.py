@@ -9,6 +9,7 @@ from traceml_client.protocol import environ
 from traceml_launch.commandline.options import OPTIONS
 
 README = (ROOT / "README.md").read_text()
+MAX_LINE = 126
 
 
 def is_named(word: str) -> bool:
@@ -54,6 +55,14 @@ def test_every_promise_links_a_test_that_is_there() -> None:
     linked = re.findall(r"\]\((tests/promises/\w+\.py)\)", README)
     assert len(linked) > 10
     assert [path for path in linked if not (ROOT / path).exists()] == []
+
+
+def test_its_prose_is_wrapped() -> None:
+    """Tables are not, nor is what a command printed."""
+    prose = re.sub(r"^```.*?^```|<!-- .*?<!-- /[^>]* -->", "", README, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in prose.splitlines() if not line.startswith("|")]
+    assert len(lines) > 200
+    assert [line for line in lines if len(line) > MAX_LINE] == []
 
 
 def test_readme_has_its_chapters() -> None:

@@ -60,6 +60,15 @@ SIGNALLED_ON_BUSY_MACHINE = [killed(1, "SIGTERM", died_ms=1000.0), killed(0, "SI
 ORPHANS = [killed(0, "SIGTERM", stopped_by_launcher="SIGTERM"), killed(1, "SIGTERM", stopped_by_launcher="SIGTERM")]
 ENDED_BY_LAUNCHER = [killed(0, "SIGTERM"), Rank(rank=1, exit_code=1, died_ms=1000.0)]
 FAR = {"node_index": 1, "local_rank": 0}
+CANCELLED_NODE = [lost_peer(0), killed(1, "SIGTERM", died_ms=1000.0, **FAR)]
+CANCELLED_LATE = [lost_peer(0, at_ms=1000.0), killed(1, "SIGTERM", died_ms=4000.0, **FAR)]
+CANCELLED_AFTER_A_FAILURE = [raised(0), killed(1, "SIGTERM", died_ms=900.0, **FAR)]
+
+
+def cancelled(ranks: list[Rank]) -> list[NodeReport]:
+    """Somebody ended the launcher of node 1 alone."""
+    return [node_report(ranks), node_report(ranks, node_index=1, interrupted_by="SIGTERM")]
+
 
 ROWS = [
     Row(
@@ -409,6 +418,33 @@ ROWS = [
         reports=[node_report(ENDED_BY_LAUNCHER, interrupted_by="SIGTERM")],
     ),
     Row(
+        "only the launcher of another node was ended, and its peers lost its ranks",
+        CANCELLED_NODE,
+        "sigterm_unattributed",
+        None,
+        "confirmed",
+        {0: "peer_lost", 1: "sigterm_by_agent"},
+        reports=cancelled(CANCELLED_NODE),
+    ),
+    Row(
+        "peers were lost well before another node's launcher was ended: that was the answer to it",
+        CANCELLED_LATE,
+        "insufficient_evidence",
+        1,
+        "unknown",
+        {0: "peer_lost"},
+        reports=cancelled(CANCELLED_LATE),
+    ),
+    Row(
+        "another node's launcher was ended because a rank here had failed",
+        CANCELLED_AFTER_A_FAILURE,
+        "python_exception",
+        0,
+        "confirmed",
+        {1: "sigterm_by_agent"},
+        reports=cancelled(CANCELLED_AFTER_A_FAILURE),
+    ),
+    Row(
         "what failed before the signal is the cause, what failed after it is not",
         [Rank(rank=0, exit_code=7, died_ms=1000.0), raised(1, at_ms=3000.0)],
         "nonzero_exit",
@@ -474,6 +510,14 @@ def test_node_1_is_named_where_its_rank_failed_first() -> None:
 
     assert diagnosis is not None
     assert (diagnosis.report.initiating_rank, diagnosis.report.node_rank) == (1, 1)
+
+
+def test_the_node_whose_launcher_was_ended_is_named() -> None:
+    diagnosis = diagnose(run_facts(CANCELLED_NODE, reports=cancelled(CANCELLED_NODE)))
+
+    assert diagnosis is not None
+    assert diagnosis.report.node_rank == 1
+    assert diagnosis.report.summary == "the launcher of node 1 was interrupted by SIGTERM"
 
 
 def test_where_only_consequences_are_seen_the_lost_node_is_named() -> None:

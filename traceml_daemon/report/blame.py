@@ -6,7 +6,8 @@ The rules in their order; the first that applies decides.
    one host or inside the bound of the clocks: no rank, and no category unless they share it. A bare exit code ahead of
    the first step, of ranks that were stopped before they could say more: no rank, for the others may have been on their
    way out too (a wrong command line is wrong on all of them).
-2. torchrun itself was ended by a signal.
+2. torchrun itself was ended by a signal, or a launcher that does not own the run was, unless a peer was lost or timed
+   out before its ranks were gone: schedulers end the other nodes of a job that has failed.
 3. A collective timed out: the rank that alone waits for nobody did not arrive, or the one that waited in another call.
 4. Peers were lost, and a rank had left well before: it ran out of work while they went on. Or a single rank is gone
    without a word: that rank, of unknown cause.
@@ -63,6 +64,7 @@ def blame(
     verdict = (
         _blame_original(originals, symptoms, world_size)
         or _blame_torchrun(reports)
+        or _blame_cancelled_node(symptoms, reports)
         or _blame_absent(symptoms)
         or _blame_early_leaver(symptoms, finished)
         or _blame_vanished(symptoms)
@@ -160,6 +162,28 @@ def _blame_torchrun(reports: Sequence[NodeReport]) -> Blame | None:
             headline = f"torchrun itself on node {report.node_index} was ended by {report.signal}"
             return Blame(*of_signal(report.signal), headline, node_index=report.node_index)
     return None
+
+
+def _blame_cancelled_node(symptoms: Sequence[Symptom], reports: Sequence[NodeReport]) -> Blame | None:
+    ended = [symptom for symptom in symptoms if symptom.kind == "terminated"]
+    for report in reports:
+        own = [symptom for symptom in ended if symptom.attempt.incarnation.node_index == report.node_index]
+        if report.interrupted_by is None or not own:
+            continue
+        known = [_was_ended_before(own, one) for one in symptoms if one not in ended]
+        if False not in known:
+            headline = f"the launcher of node {report.node_index} was interrupted by {report.interrupted_by}"
+            confidence: Confidence = "likely" if None in known else "confirmed"
+            return Blame(of_signal(report.interrupted_by)[0], confidence, headline, node_index=report.node_index)
+    return None
+
+
+def _was_ended_before(own: Sequence[Symptom], other: Symptom) -> bool | None:
+    """Whether one of these ends can be what the other suffered from; a time-out takes long, so a tie is none."""
+    orders = [precedes(end, other) for end in own]
+    if True in orders:
+        return True
+    return None if None in orders and other.kind != "timeout" else False
 
 
 def _blame_absent(symptoms: Sequence[Symptom]) -> Blame | None:

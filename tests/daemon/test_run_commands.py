@@ -145,6 +145,27 @@ async def test_a_completed_run_says_that_nothing_failed(run_dir: Path, show: Sho
     assert (shown.code, shown.err) == (2, "traceml: run test-run is completed: there is no failure to verify\n")
 
 
+ALONE = """\
+Traceback (most recent call last):
+  File "/opt/env/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.DistNetworkError: The client socket has timed out after 8000ms while trying to connect to (n0, 29500).
+"""
+
+
+@pytest.mark.parametrize("is_name", [True, False], ids=["by its name", "by its folder"])
+async def test_a_node_whose_owner_never_came_is_diagnosed_from_its_streams(
+    tmp_path: Path, show: Show, is_name: bool
+) -> None:
+    stderr = tmp_path / "job" / "nodes" / "node_1" / "training.stderr.log"
+    stderr.parent.mkdir(parents=True)
+    stderr.write_text(ALONE)
+    shown = await show("diagnose", "job" if is_name else tmp_path / "job", "--logs-dir", tmp_path, "--json")
+    found = shown.json()
+    assert (shown.code, found["category"], found["initiating_rank"]) == (0, "rendezvous_failed", None)
+    assert found["evidence"][0]["file"] == str(stderr)
+
+
 async def test_a_run_that_nobody_holds_is_abandoned_and_view_makes_its_report(run_dir: Path, show: Show) -> None:
     async with live_run(run_dir):
         pass

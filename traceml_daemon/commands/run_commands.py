@@ -147,9 +147,12 @@ def _run_among(what: list[str], logs_dir: str | None) -> Path | None:
         try:
             folder = run_folder(name, logs_dir)
         except ConfigError as error:
-            if path.is_dir():
+            streams = run_lookup.find_nodes_folder(name, logs_folder(logs_dir))
+            if streams is None and path.is_dir():
                 raise ConfigError(f"{name} is a folder without a run; name its log files, as in {name}/*.log") from None
-            raise ConfigError(f"{name}: no such log file, and {error}") from None
+            if streams is None:
+                raise ConfigError(f"{name}: no such log file, and {error}") from None
+            folder = streams
         if len(what) > 1:
             raise ConfigError(f"{name} is a run: give one run alone, or log files")
         return folder

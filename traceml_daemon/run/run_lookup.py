@@ -8,7 +8,7 @@ from typing import Final
 
 from traceml_client.protocol.artifacts import SUMMARY_FILE
 from traceml_client.protocol.errors import ConfigError, StoreError
-from traceml_client.protocol.launch import DATABASE_FILE
+from traceml_client.protocol.launch import DATABASE_FILE, TRAINING_STDERR_FILE
 from traceml_client.protocol.manifest import FILE_NAME, Manifest, read_manifest
 from traceml_daemon import serve_options
 
@@ -45,6 +45,14 @@ def find_run(run: str | None, logs: Path) -> Path:
             return place
     where = f"{given}" if given.is_absolute() else f"{given} or {logs / run}"
     raise ConfigError(f"no run at {where}; a run is its folder, its manifest.json, or its name below --logs-dir")
+
+
+def find_nodes_folder(run: str, logs: Path) -> Path | None:
+    """Where nodes left their streams of a run that had no daemon there: its owner never came, or is elsewhere."""
+    for candidate in (Path(run).expanduser(), logs / run):
+        if any(candidate.glob(f"nodes/node_*/{TRAINING_STDERR_FILE}")):
+            return candidate
+    return None
 
 
 def runs_in(logs: Path) -> list[tuple[Path, Manifest]]:

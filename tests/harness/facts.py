@@ -47,6 +47,8 @@ class Rank:
     clock_offset_ns: int = 0
     clock_bound_ns: int = -1
     error: RankError | None = None
+    thread_error: RankError | None = None
+    """Beside an error of the main thread."""
     exit_code: int | None = 0
     signal: str | None = None
     died_ms: float | None = None
@@ -88,7 +90,7 @@ def attempt_facts(rank: Rank, world_size: int) -> AttemptFacts:
         started_ns=START_NS + rank.attempt * S,
         records=rank.records,
         error=None if is_thread else rank.error,
-        thread_error=rank.error if is_thread else None,
+        thread_error=rank.error if is_thread else rank.thread_error,
         exit_code=rank.exit_code,
         notes=rank.notes,
     )

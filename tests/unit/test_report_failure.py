@@ -65,6 +65,10 @@ CANCELLED_LATE = [lost_peer(0, at_ms=1000.0), killed(1, "SIGTERM", died_ms=4000.
 CANCELLED_AFTER_A_FAILURE = [raised(0), killed(1, "SIGTERM", died_ms=900.0, **FAR)]
 
 
+SIDE_THREAD = error("KeyError", "dashboard", at_ms=500.0, step=11, is_thread=True)
+QUEUED = error("KeyError", "shard", at_ms=900.0, step=18, is_thread=True)
+
+
 def cancelled(ranks: list[Rank]) -> list[NodeReport]:
     """Somebody ended the launcher of node 1 alone."""
     return [node_report(ranks), node_report(ranks, node_index=1, interrupted_by="SIGTERM")]
@@ -418,6 +422,41 @@ ROWS = [
         reports=[node_report(ENDED_BY_LAUNCHER, interrupted_by="SIGTERM")],
     ),
     Row(
+        "a thread of a rank had failed, which trained on until another rank raised",
+        [raised(0), lost_peer(1, thread_error=SIDE_THREAD, step=41)],
+        "python_exception",
+        0,
+        "confirmed",
+        {1: "peer_lost"},
+    ),
+    Row(
+        "a thread of a rank had failed a few steps before another rank was killed",
+        [killed(0, "SIGKILL"), lost_peer(1, thread_error=QUEUED)],
+        "sigkill_unattributed",
+        0,
+        "unknown",
+        {1: "peer_lost"},
+    ),
+    Row(
+        "a thread of a rank had failed long before its main thread did",
+        [lost_peer(0), raised(1, thread_error=SIDE_THREAD, step=41)],
+        "python_exception",
+        1,
+        "confirmed",
+        {0: "peer_lost"},
+    ),
+    Row(
+        "a thread that reads ahead fails, and its rank stands still when what it had read is used up",
+        [
+            Rank(rank=0, error=error("RuntimeError", LATE, at_ms=9000.0), exit_code=1, died_ms=9100.0),
+            killed(1, "SIGTERM", died_ms=9200.0, thread_error=QUEUED),
+        ],
+        "python_exception",
+        1,
+        "confirmed",
+        {0: "collective_timeout"},
+    ),
+    Row(
         "only the launcher of another node was ended, and its peers lost its ranks",
         CANCELLED_NODE,
         "sigterm_unattributed",
@@ -510,6 +549,12 @@ def test_node_1_is_named_where_its_rank_failed_first() -> None:
 
     assert diagnosis is not None
     assert (diagnosis.report.initiating_rank, diagnosis.report.node_rank) == (1, 1)
+
+
+def test_the_error_that_ended_a_rank_is_told_and_not_that_of_a_thread_long_before() -> None:
+    (row,) = (row for row in ROWS if row.name == "a thread of a rank had failed long before its main thread did")
+
+    assert "ValueError: boom" in report_of(row).summary
 
 
 def test_the_node_whose_launcher_was_ended_is_named() -> None:

@@ -51,6 +51,8 @@ _SAME_INSTANT_NS: Final = 1_000_000
 """On one host: two raises this near to one another did not cause one another."""
 _AGENT_GRACE_NS: Final = 20_000_000_000
 """torchrun gives a rank 30 s after SIGTERM; a SIGKILL this long after a first death is taken for its own."""
+_QUEUED_STEPS: Final = 16
+"""So long a rank can go on after a thread that read ahead has failed; where another rank failed, going on tells."""
 _EXIT_TYPE: Final = "SystemExit"
 _VAGUE_TYPES: Final = frozenset({"RuntimeError", "OSError", "Exception", "ConnectionResetError", "EOFError"})
 """Types that torch and Python raise for many causes."""
@@ -100,15 +102,25 @@ def find_symptoms(
     attempts: Iterable[AttemptFacts], ends: dict[Incarnation, RankEnd], readings: Readings
 ) -> tuple[Symptom, ...]:
     """The symptoms of attempts that ran at the same time; those that ended well have none."""
-    found = []
-    for attempt in attempts:
-        symptom = _symptom(attempt, ends.get(attempt.incarnation))
-        if symptom is not None:
-            found.append(_with_reading(symptom, readings.get(attempt.incarnation)))
+    told = tuple(attempts)
+    found = _of_all(told, ends, readings, max_steps_on=_QUEUED_STEPS)
+    if any(symptom.kind == "original" and (symptom.error is None or symptom.error.kind == "main") for symptom in found):
+        found = _of_all(told, ends, readings, max_steps_on=0)
     is_certain = any(symptom.kind == "original" and not symptom.is_handled for symptom in found)
     if is_certain or not any(symptom.kind in ("peer_lost", "timeout") for symptom in found):
         found = [_without_handled(symptom) for symptom in found]
     return tuple(_attribute_to_agent(symptom, found) for symptom in found)
+
+
+def _of_all(
+    attempts: Iterable[AttemptFacts], ends: dict[Incarnation, RankEnd], readings: Readings, *, max_steps_on: int
+) -> list[Symptom]:
+    found = []
+    for attempt in attempts:
+        symptom = _symptom(attempt, ends.get(attempt.incarnation), max_steps_on=max_steps_on)
+        if symptom is not None:
+            found.append(_with_reading(symptom, readings.get(attempt.incarnation)))
+    return found
 
 
 def find_finished(
@@ -148,10 +160,10 @@ def first_of(symptoms: Iterable[Symptom], *, lead_ns: int = _SAME_INSTANT_NS) ->
     return None
 
 
-def _symptom(attempt: AttemptFacts, end: RankEnd | None) -> Symptom | None:
+def _symptom(attempt: AttemptFacts, end: RankEnd | None, *, max_steps_on: int = 0) -> Symptom | None:
     exit_code = end.exit_code if end is not None and end.exit_code is not None else attempt.exit_code
     signal = end.signal if end is not None else None
-    error = _first_error(attempt, end)
+    error = _first_error(attempt, end, max_steps_on)
     if error is not None and error.type == _EXIT_TYPE:
         return _of_exit(attempt, end, error, exit_code=exit_code or attempt.exit_code)
     if error is not None and (error.kind != "thread" or exit_code != 0):
@@ -175,8 +187,13 @@ def _without_handled(symptom: Symptom) -> Symptom:
     return replace(symptom, kind="terminated", category="sigterm_unattributed", confidence="unknown", error=None)
 
 
-def _is_reason(error: RankError, end: RankEnd | None) -> bool:
-    """What it was handling when a signal to end came is why it had left the others, unless it trained on meanwhile."""
+def _is_reason(error: RankError, end: RankEnd | None, max_steps_on: int) -> bool:
+    """What it was handling when a signal to end came is why it had left the others, unless it trained on meanwhile.
+
+    So is what a thread failed of, up to `max_steps_on` steps before.
+    """
+    if error.kind == "thread":
+        return end is None or end.step - error.step <= max_steps_on
     is_sudden = end is not None and end.signal in _ENDING_SIGNALS and not end.is_marker_sent
     return error.kind != "handled" or (is_sudden and end is not None and end.step == error.step)
 
@@ -250,11 +267,11 @@ def _with_reading(symptom: Symptom, reading: Reading | None) -> Symptom:
     return replace(read, kind=reading.kind, category=category, confidence=reading.confidence, at_ns=at_ns)
 
 
-def _first_error(attempt: AttemptFacts, end: RankEnd | None) -> RankError | None:
+def _first_error(attempt: AttemptFacts, end: RankEnd | None, max_steps_on: int) -> RankError | None:
     """Of main and thread error the earlier one, whoever brought the news."""
     known = [attempt.error, attempt.thread_error]
     known += [end.error, end.thread_error] if end is not None else []
-    errors = (error for error in known if error is not None and _is_reason(error, end))
+    errors = (error for error in known if error is not None and _is_reason(error, end, max_steps_on))
     return min(errors, key=lambda error: error.raised_ns, default=None)
 
 

@@ -288,6 +288,23 @@ ROWS = [
         missing={1: "node 1 had not reported its end 10 s after the owner's"},
     ),
     Row(
+        name="a node that still waits for the others has those ten seconds too, and its ranks none beyond them",
+        settings=TWO_NODES,
+        script=[
+            node_joined(0, local_world_size=1),
+            node_joined(1, local_world_size=1),
+            (1.0, ev.RankJoined(A, place(0, 2, 1))),
+            *finished(A, at_s=30.0),
+            node_ended(NODE_0_END, at_s=30.0, exit_code=1),
+        ],
+        ended_s=30.0,
+        sealed_s=30.0 + 10.0 + 1.0,
+        status="failed",
+        reason="ranks_missing",
+        exit_code=1,
+        missing={1: "never started: node 1 had not reported its end 10 s after the owner's"},
+    ),
+    Row(
         name="a node whose launcher never connected is not waited for",
         settings=TWO_NODES,
         script=[

@@ -57,7 +57,7 @@ class RunCore:
         self._due = _NEVER
         self._is_interruption_told = False
         self._is_stopped_early = False
-        self._settling_since = _NEVER
+        self._ended_s = _NEVER
         self._seal_by = _NEVER
 
     # --- the two doors --------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class RunCore:
         if ended_s is None:
             return []
         self._seal_by = max(now, ended_s + self._settings.collect_s)
-        self._settling_since = self._ledger.heard_s = now
+        self._ended_s, self._ledger.heard_s = ended_s, now
         self.phase = "settling"
         self.ranks.end(now)
         self._give_up_nodes(now)
@@ -178,7 +178,7 @@ class RunCore:
         """Every rank is finished or lost, and every launcher that will hand records in has done so."""
         if self.ranks.num_open or self.nodes.is_report_pending(now):
             return False
-        is_grace_over = now >= self._settling_since + self._settings.reconnect_grace_s
+        is_grace_over = now >= self._ended_s + self._settings.reconnect_grace_s
         return self._is_vouched() or is_grace_over or self._num_unseen() == 0
 
     def _is_quiet(self, now: float) -> bool:
@@ -221,7 +221,7 @@ class RunCore:
         times = [self.ranks.next_expiry(), self.nodes.next_change(now)]
         if self.phase == "settling":
             times += [self._seal_by, self._ledger.heard_s + self._settings.settle_s]
-            times += [self._settling_since + self._settings.reconnect_grace_s]
+            times += [self._ended_s + self._settings.reconnect_grace_s]
         elif self.is_direct:
             times += [self._ledger.heard_s + self._settings.reconnect_grace_s]
         return min((time for time in times if time > now), default=_NEVER)

@@ -88,6 +88,17 @@ def test_streams_that_torchrun_redirects_stay_its_own_and_are_linked(tmp_path: P
     assert link.read_bytes() == b"hello\n"
 
 
+def test_what_torchrun_keeps_from_the_terminal_is_kept_in_the_files_only(tmp_path: Path) -> None:
+    script = "import os, sys; print('kept', flush=True); print('shown', file=sys.stderr, flush=True)"
+    with launch(tmp_path, *workers(1, script, "--redirect", os.devnull)) as command:
+        finished = command.finish()
+    folder = run_folder(tmp_path)
+    assert finished.stdout == b"agent started\n"
+    assert b"shown\n" in finished.stderr
+    assert folder.rank_stream(0, "stdout") == b"kept\n"
+    assert b"kept\n" in folder.training_stream("stdout")
+
+
 def test_a_progress_bar_is_live(tmp_path: Path) -> None:
     script = "import time; print('\\r 10%', end='', flush=True); time.sleep(60)"
     with launch(tmp_path, *workers(1, script)) as command:

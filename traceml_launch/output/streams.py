@@ -52,9 +52,10 @@ class MergedStream:
         log.write(self._early)
         self._early = b""
 
-    def feed(self, source: int, data: bytes) -> None:
+    def feed(self, source: int, data: bytes, *, is_shown: bool) -> None:
         now_s = self._loop.time()
-        self._terminal.write(self._shown.feed(source, data, now_s=now_s))
+        if is_shown:
+            self._terminal.write(self._shown.feed(source, data, now_s=now_s))
         self._keep(self._kept.feed(source, data, now_s=now_s))
         self._arm()
 
@@ -101,6 +102,7 @@ class _Pipe:
     merged: MergedStream
     log: WholeLog | None
     tap: Callable[[bytes], None] | None
+    is_shown: bool
 
 
 class NodeStreams:
@@ -127,18 +129,26 @@ class NodeStreams:
         return log.path if log is not None and log.path.exists() else None
 
     def follow(
-        self, fd: int, name: StreamName, *, own_file: Path | None = None, tap: Callable[[bytes], None] | None = None
+        self,
+        fd: int,
+        name: StreamName,
+        *,
+        own_file: Path | None = None,
+        tap: Callable[[bytes], None] | None = None,
+        is_shown: bool = True,
     ) -> None:
         """Read this pipe until its end. Takes `fd` over.
 
         Args:
             own_file: gets exactly the bytes of this pipe.
             tap: is shown them too.
+            is_shown: also on the terminal.
         """
         os.set_blocking(fd, False)
         self._num_sources += 1
         log = self._open(own_file) if own_file is not None else None
-        pipe = _Pipe(fd=fd, source=self._num_sources, merged=self._merged[name], log=log, tap=tap)
+        merged = self._merged[name]
+        pipe = _Pipe(fd=fd, source=self._num_sources, merged=merged, log=log, tap=tap, is_shown=is_shown)
         self._pipes[fd] = pipe
         self._loop.add_reader(fd, self._on_readable, pipe)
 
@@ -191,7 +201,7 @@ class NodeStreams:
             pipe.log.write(data)
         if pipe.tap is not None:
             pipe.tap(data)
-        pipe.merged.feed(pipe.source, data)
+        pipe.merged.feed(pipe.source, data, is_shown=pipe.is_shown)
 
     def _end(self, pipe: _Pipe) -> None:
         self._loop.remove_reader(pipe.fd)

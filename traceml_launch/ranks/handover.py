@@ -13,7 +13,6 @@ import struct
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -131,7 +130,7 @@ class HandoverServer:
         grant = self._grant(worker, place)
         fds = [worker.ring.fd]
         if grant.has_streams:
-            fds += self._make_pipes(worker.rank_dir)
+            fds += self._make_pipes(worker)
         try:
             socket.send_fds(connection, [frame(wire.encode_payload(grant))], fds)
         finally:
@@ -157,15 +156,19 @@ class HandoverServer:
             error_file=processes.variable_of(request.pid, environ.ERROR_FILE),
         )
 
-    def _make_pipes(self, rank_dir: Path) -> list[int]:
-        """Follow two new pipes; return the descriptors for the worker in the grant's order."""
+    def _make_pipes(self, worker: Worker) -> list[int]:
+        """Follow two new pipes; return the descriptors for the worker in the grant's order.
+
+        What torchrun sent to the null device (`--local-ranks-filter`) is not for the terminal.
+        """
         assert self._streams is not None
         write_ends, read_ends = [], []
-        for name in STREAM_NAMES:
+        for fd, name in enumerate(STREAM_NAMES, 1):
+            is_shown = not processes.is_discarding(worker.request.pid, fd)
             read_end, write_end = os.pipe()
             # An open file of our own: non-blocking for us, while the worker's copy stays as it expects it.
             ours = os.open(f"/proc/self/fd/{read_end}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            self._streams.follow(ours, name, own_file=rank_dir / f"{name}.log")
+            self._streams.follow(ours, name, own_file=worker.rank_dir / f"{name}.log", is_shown=is_shown)
             write_ends.append(write_end)
             read_ends.append(read_end)
         return write_ends + read_ends

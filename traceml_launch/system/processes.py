@@ -75,6 +75,14 @@ def command_of(pid: int) -> str:
         return ""
 
 
+def is_discarding(pid: int, fd: int) -> bool:
+    """Whether what a process writes there goes to the null device; false where that cannot be told."""
+    try:
+        return os.stat(f"/proc/{pid}/fd/{fd}").st_rdev == os.stat(os.devnull).st_rdev
+    except OSError:
+        return False
+
+
 def variable_of(pid: int, name: str) -> str | None:
     """A variable of the environment that a process was started with; null if unset, gone, or not ours to read."""
     try:

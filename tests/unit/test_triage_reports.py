@@ -101,3 +101,46 @@ def test_workers_whose_failures_are_told_as_events_make_a_tie() -> None:
     event = '{{"name": "torchelastic.worker.status.FAILED", "m": {{"global_rank": {}, "g": 0, "worker_id": "{}"}}}}\n'
     assert read(failed(1, 0, 100) + event.format(0, 100)).rank == 0
     assert read(failed(1, 0, 100) + event.format(0, 100) + event.format(1, 101)).rank is None
+
+
+def test_a_driver_that_torch_warned_of_is_why_no_gpu_was_found() -> None:
+    warned = "/e/torch/cuda/__init__.py:124: UserWarning: The NVIDIA driver on your system is too old\n"
+    failure = f"{TRACE}AssertionError: Megatron requires CUDA.\n"
+    assert read(warned + failure).category == "gpu_driver_mismatch"
+    assert read(failure).category == "no_gpu"
+
+
+def test_the_only_worker_of_deepspeed_is_rank_0() -> None:
+    start = "[2026-01-01 10:00:00,460] [INFO] [launch.py:164:main] dist_world_size={}\n"
+    ended = "[INFO] [launch.py:319:sigkill_handler] Killing subprocess 3107\n"
+    ended += "[ERROR] [launch.py:325:sigkill_handler] ['python', '--local_rank={}'] exits with return code = 1\n"
+    denied = f"{TRACE}PermissionError: [Errno 13] Permission denied: 'data/cache'\n"
+    assert read(start.format(1) + denied + ended.format(0)).rank == 0
+    assert read(start.format(2) + denied + ended.format(1)).rank is None
+
+
+@pytest.mark.parametrize(("code", "category"), [(1, "nonzero_exit"), (17, "nonzero_exit")])
+def test_a_spawned_process_that_left_without_an_exception_chose_its_code(code: int, category: str) -> None:
+    spawned = f"{TRACE}torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with exit code {code}\n"
+    assert (read(spawned).category, read(spawned).rank) == (category, 0)
+
+
+def test_ranks_whose_ends_composer_tells() -> None:
+    told = (
+        "ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7.\nGlobal rank 0 (PID 2051) exited with code -15\n"
+    )
+    assert (read(told).category, read(told).rank) == ("bus_error_shm", 2)
+    both = told + "Global rank 1 (PID 2052) exited with code -7\nGlobal rank 2 (PID 2053) exited with code -7\n"
+    assert read(both).rank is None
+
+
+def test_a_scripts_own_word_on_a_nan_is_of_the_only_rank_that_failed() -> None:
+    said = "Loss is nan, stopping training\n" + failed(1, 3, 55)
+    sole = table((1, 3, 55)).replace("Failures:\n", "Failures:\n  <NO_OTHER_FAILURES>\n")
+    assert (read(said + sole).category, read(said + sole).rank) == ("numerical_failure", 3)
+    assert read(said + table((1, 1, 54), (1, 3, 55))).rank is None
+
+
+def test_who_interrupts_torchrun_while_it_waits_is_no_failure_of_torchrun() -> None:
+    frame = '  File "/e/torch/distributed/elastic/rendezvous/static_tcp_rendezvous.py", line 55, in next_rendezvous\n'
+    assert read(f"Traceback (most recent call last):\n{frame}KeyboardInterrupt\n").category == "interrupted"

@@ -31,7 +31,7 @@ _CLEAR_LEAD_IN_FILE_S: Final = 0.3
 """By one clock of finer grain than seconds."""
 _HALF_A_DAY_S: Final = 43_200.0
 _EPOCH_S: Final = 1e9
-_VERSIONS: Final = re.compile(r"\brank \d+ version .*\brank \d+ version")
+_TWO_RANKS: Final = re.compile(r"\brank \d+ version .*\brank \d+ version|Detected mismatch between collectives")
 """Two that differ, and neither is the odd one."""
 _BROKEN_PIPES: Final = frozenset({"EOFError", "BrokenPipeError", "ConnectionResetError", "ConnectionAbortedError"})
 """What is raised where the other end of a pipe, a thread or a process of the same rank, is gone."""
@@ -106,6 +106,8 @@ def _of_originals(causes: list[Cause], found: Findings) -> Verdict:
     if all(cause.raised is not None and cause.raised.short_type in _BROKEN_PIPES for cause in lasting):
         lasting = [cause for cause in group if cause.raised is not None and cause.raised.is_in_thread] or lasting
     _share_times(lasting)
+    if {cause.category for cause in lasting} == {"no_gpu"}:
+        lasting = [cause for cause in group if cause.category == "gpu_driver_mismatch"] or lasting
     specific = [cause for cause in lasting if cause.category != "python_exception"]
     first = _first_by_clock(lasting) or (specific if _is_explained_by(specific, lasting) else lasting)[0]
     alike = [cause for cause in lasting if cause.signature == first.signature]
@@ -155,7 +157,7 @@ def _is_explained_by(specific: list[Cause], everything: list[Cause]) -> bool:
 
 def _rank_of(first: Cause, alike: list[Cause], others: list[Cause]) -> int | None:
     """The rank of the first cause, if it is known and no other rank may have been earlier."""
-    if first.tier == Tier.FABRIC or _VERSIONS.search(first.place.quote):
+    if first.tier == Tier.FABRIC or _TWO_RANKS.search(first.place.quote):
         return None
     ranks = {cause.rank for cause in alike if cause.rank is not None or cause.raised is not None}
     if len(ranks) > 1:

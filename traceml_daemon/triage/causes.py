@@ -160,6 +160,8 @@ def classify(raised: Raised) -> Cause:
         category = "agent_failure" if best is None and is_agents(raised) else category
     else:
         category, is_stated = best.category, best.is_stated
+    if raised.short_type == "KeyboardInterrupt":
+        category, is_stated = "interrupted", True
     if category in ("segfault", "abort", "bus_error_shm", "illegal_instruction") and _is_all_agents(raised):
         category, is_stated = "agent_failure", True
     is_stated = is_stated and (raised.has_header or bool(raised.frames) or bool(raised.message))

@@ -106,6 +106,8 @@ class Exit:
     message_place: Place | None = None
     has_traceback: bool = False
     frames: list[str] = field(default_factory=list)
+    is_chosen: bool = False
+    """By the script: an exception would have been told with its traceback."""
     is_sole: bool = False
     """The table says that there are no other failures."""
     attempt: int = 0

@@ -12,8 +12,8 @@ from traceml_daemon.triage.ends import End, first_end, only_worker, signal_of, t
 from traceml_daemon.triage.observations import Observations
 from traceml_daemon.triage.whose_error import is_agents
 
-_EXIT_LINES: Final = frozenset({"bad_cli_args", "file_not_found", "import_error"})
-"""Python and argparse say these in a line without a traceback, and exit."""
+_EXIT_LINES: Final = frozenset({"bad_cli_args", "file_not_found", "import_error", "numerical_failure"})
+"""Python, argparse and scripts say these in a line without a traceback, and exit."""
 _SIGNALS: Final = {"host_oom_kill": 9, "bus_error_shm": 7, "segfault": 11, "illegal_instruction": 4}
 _ABORT: Final = 6
 _LAST_WORDS: Final = re.compile(r"what\(\):|\bby GPU node-\d|\bfault from GPU at 0x|\bHSA_STATUS_ERROR_")
@@ -62,6 +62,8 @@ def conclude_ranks(causes: list[Cause], ends: list[End], seen: Observations) -> 
             cause.rank = raised.speaker.task
         elif times[cause.signature] == 1 and not is_consequence(cause) and cause.place.file not in lost_in:
             own = [end for end in open_ends if not lost_in or end.reports[0].place.file == cause.place.file]
+            if raised is None and cause.category == "numerical_failure":  # several ranks may have said it
+                own = [end for end in own if any(report.is_sole for report in end.reports)]
             one = first_end(own) or _on_device(cause, own)
             cause.rank = one.rank if one is not None else only_worker(seen)
     for cause in causes:

@@ -50,6 +50,9 @@ _SPAWN: Final = re.compile(
     r"|[Pp]rocess (\d{1,12}) (?:exited|terminated) with (?:exit)?code (-?\d{1,12})"
 )
 _CHILD: Final = re.compile(r"\[rank: (\d{1,12})\] Child process with PID \d+ terminated with code (-?\d{1,12})")
+_COMPOSER: Final = re.compile(
+    r"\b(?:Global )?[Rr]ank (\d{1,9})(?: \(PID (\d{1,12})\))? (?:exited|crashed) with (?:exit )?code (-?\d{1,12})"
+)
 _EVENT: Final = re.compile(r'status\.FAILED".*?"global_rank": (\d{1,9}), .*?"worker_id": "(\d{1,12})"')
 """What torch 1.8 and 1.9 print of each worker that failed, beside the line of the first one, which has its code."""
 _BY_SIGNAL: Final = re.compile(r"(?i)\bexit(?:ed with|s with)?(?:[ _]?(?:code|status)[\"']?[ :=]*| )(13[24-79]|143)\b")
@@ -134,7 +137,9 @@ class TorchrunLines:
         found = _DEEPSPEED.search(line.text)
         if found is None:
             return False
-        self._add(line, place, Exit(place, "launcher", int(found[2])))
+        local_rank = _LOCAL_RANK.search(line.text)
+        one = Exit(place, "launcher", int(found[2]), local_rank=int(local_rank[1]) if local_rank else None)
+        self._add(line, place, one)
         return True
 
     def _killing(self, line: Line, place: Place) -> bool:
@@ -160,7 +165,9 @@ class TorchrunLines:
         if found is None:
             return False
         code = -SIGNAL_NUMBERS.get(found[2], 0) if found[2] else int(found[3] or found[5])
-        self._add(line, place, Exit(place, "agent", code, local_rank=int(found[1] or found[4])))
+        one = Exit(place, "agent", code, local_rank=int(found[1] or found[4]))
+        one.is_chosen = found[3] is not None
+        self._add(line, place, one)
         return True
 
     def _shell(self, line: Line, place: Place) -> bool:
@@ -172,6 +179,9 @@ class TorchrunLines:
             self._add(line, place, Exit(place, "agent", 1, rank=int(found[1]), pid=int(found[2])))
         elif found := _CHILD.search(line.text):
             self._add(line, place, Exit(place, "agent", int(found[2]), rank=int(found[1])))
+        elif found := _COMPOSER.search(line.text):
+            pid = int(found[2]) if found[2] else None
+            self._add(line, place, Exit(place, "agent", int(found[3]), rank=int(found[1]), pid=pid))
         elif found := _BY_SIGNAL.search(line.text):
             self._add(line, place, Exit(place, "launcher", int(found[1])))
         elif line.text.strip() == "Killed":

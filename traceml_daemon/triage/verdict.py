@@ -72,7 +72,9 @@ class Findings:
     def end_with_code(self) -> End | None:
         """The worker that ended first, if it did with a code that a script chooses."""
         end = first_end(self.unexplained_ends())
-        return end if end is not None and end.code > 2 and signal_of(end.code) == 0 else None
+        if end is None or end.code <= 0 or signal_of(end.code):
+            return None
+        return end if end.code > 2 or any(report.is_chosen for report in end.reports) else None
 
     def world_size(self) -> int:
         """At least so many ranks there were."""

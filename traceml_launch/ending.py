@@ -93,6 +93,7 @@ def _report(node: Node, place: Place, ended_ns: int) -> NodeReport:
         ranks=node_report.rank_ends(node.workers, table),
         kernel=node.kernel.since_start(),
         torchrun_root_cause_rank=table.root_cause_rank,
+        torchrun_got=table.signal,
         script=Path(node.config.target.name).name,
     )
 

@@ -104,6 +104,7 @@ def node_report(
     signal: str | None = None,
     interrupted_by: str | None = None,
     root_cause_rank: int | None = None,
+    torchrun_got: str | None = None,
 ) -> NodeReport:
     ends = (
         RankEnd(
@@ -141,6 +142,7 @@ def node_report(
         interrupted_by=interrupted_by,
         ranks=tuple(ends),
         torchrun_root_cause_rank=root_cause_rank,
+        torchrun_got=torchrun_got,
     )
 
 

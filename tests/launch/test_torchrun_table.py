@@ -49,5 +49,19 @@ def test_bytes_that_are_no_text() -> None:
     assert parse_table(b"\xff\xfe\0" * 100 + SUMMARY).root_cause_rank == 12
 
 
+SIGNALLED = b"""\
+    raise SignalException(f"Process {os.getpid()} got signal: {sigval}", sigval=sigval)
+torch.distributed.elastic.multiprocessing.api.SignalException: Process 4711 got signal: 15
+"""
+
+
+def test_the_signal_that_torchrun_gave_up_for() -> None:
+    assert parse_table(SIGNALLED).signal == "SIGTERM"
+    assert parse_table(SIGNALLED.replace(b": 15", b": 1")).signal == "SIGHUP"
+    assert parse_table(SIGNALLED.replace(b"torch.", b"[rank1]: torch.")).signal is None
+    assert parse_table(SIGNALLED.replace(b": 15", b": 4096")).signal is None
+    assert parse_table(SUMMARY).signal is None
+
+
 def test_no_summary() -> None:
     assert parse_table(b"") == TorchrunTable()

@@ -466,6 +466,15 @@ ROWS = [
         reports=cancelled(CANCELLED_NODE),
     ),
     Row(
+        "somebody ended torchrun of one node, and its peers lost its ranks",
+        CANCELLED_NODE,
+        "sigterm_unattributed",
+        None,
+        "confirmed",
+        {0: "peer_lost", 1: "sigterm_by_agent"},
+        reports=[node_report(CANCELLED_NODE), node_report(CANCELLED_NODE, node_index=1, torchrun_got="SIGTERM")],
+    ),
+    Row(
         "peers were lost well before another node's launcher was ended: that was the answer to it",
         CANCELLED_LATE,
         "insufficient_evidence",

@@ -93,6 +93,8 @@ class NodeReport(msgspec.Struct, frozen=True):
     kernel: dict[str, str] = {}
     torchrun_root_cause_rank: int | None = None
     """The rank in torchrun's own Root Cause block, where it printed one."""
+    torchrun_got: str | None = None
+    """The signal that torchrun says it ended its workers for; the launcher may have passed it on."""
     script: str = ""
     """The name of the training script, module or program without its folder: runs of the same job have the same."""
 

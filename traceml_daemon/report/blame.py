@@ -6,8 +6,8 @@ The rules in their order; the first that applies decides.
    one host or inside the bound of the clocks: no rank, and no category unless they share it. A bare exit code ahead of
    the first step, of ranks that were stopped before they could say more: no rank, for the others may have been on their
    way out too (a wrong command line is wrong on all of them).
-2. torchrun itself was ended by a signal, or a launcher that does not own the run was, unless a peer was lost or timed
-   out before its ranks were gone: schedulers end the other nodes of a job that has failed.
+2. torchrun itself was killed by a signal; or it was told to end by one, or a launcher that does not own the run was,
+   unless a peer was lost or timed out before its ranks were gone: schedulers end what is left of a job that has failed.
 3. A collective timed out: the rank that alone waits for nobody did not arrive, or the one that waited in another call.
 4. Peers were lost, and a rank had left well before: it ran out of work while they went on. Or a single rank is gone
    without a word: that rank, of unknown cause.
@@ -168,13 +168,13 @@ def _blame_cancelled_node(symptoms: Sequence[Symptom], reports: Sequence[NodeRep
     ended = [symptom for symptom in symptoms if symptom.kind == "terminated"]
     for report in reports:
         own = [symptom for symptom in ended if symptom.attempt.incarnation.node_index == report.node_index]
-        if report.interrupted_by is None or not own:
-            continue
+        signal = report.interrupted_by or report.torchrun_got
         known = [_was_ended_before(own, one) for one in symptoms if one not in ended]
-        if False not in known:
-            headline = f"the launcher of node {report.node_index} was interrupted by {report.interrupted_by}"
+        if signal is not None and own and False not in known:
+            who_got_it = "the launcher of" if report.interrupted_by is not None else "torchrun on"
+            headline = f"{who_got_it} node {report.node_index} was interrupted by {signal}"
             confidence: Confidence = "likely" if None in known else "confirmed"
-            return Blame(of_signal(report.interrupted_by)[0], confidence, headline, node_index=report.node_index)
+            return Blame(of_signal(signal)[0], confidence, headline, node_index=report.node_index)
     return None
 
 

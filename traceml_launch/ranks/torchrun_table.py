@@ -1,8 +1,9 @@
-"""Pure: what torchrun's own failure summary on standard error says about its workers."""
+"""Pure: what torchrun itself says on standard error about its end: the summary of its workers, or the signal it got."""
 
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,6 +14,7 @@ _ENTRY: Final = re.compile(r"\[\d+\]:\s*$")
 _FIELD: Final = re.compile(r"\s+(rank|exitcode)\s*:\s*(-?\d+)")
 _ROOT_CAUSE: Final = "Root Cause (first observed failure)"
 _OTHERS: Final = "Failures:"
+_GOT: Final = re.compile(r"torch\.distributed\.elastic\.\S+\.SignalException: Process \d+ got signal: (\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +24,15 @@ class TorchrunTable:
     root_cause_rank: int | None = None
     exit_codes: dict[int, int] = field(default_factory=dict)
     """Global rank -> exit code as torchrun writes it: negative for a signal."""
+    signal: str | None = None
+    """What it ended its workers for, instead of a summary."""
 
 
 def parse_table(text: bytes) -> TorchrunTable:
     """Read the summary, wherever it stands."""
     exit_codes: dict[int, int] = {}
     root_cause_rank: int | None = None
+    got: str | None = None
     is_inside = is_root = False
     rank: int | None = None
     for line in text.decode(errors="replace").splitlines():
@@ -45,4 +50,10 @@ def parse_table(text: bytes) -> TorchrunTable:
                 exit_codes.setdefault(rank, int(found[2]))
         elif line.startswith("====") and is_root:
             is_inside = False
-    return TorchrunTable(root_cause_rank, exit_codes)
+        if found := _GOT.match(line):
+            got = _signal_name(int(found[1])) or got
+    return TorchrunTable(root_cause_rank, exit_codes, got)
+
+
+def _signal_name(number: int) -> str | None:
+    return signal.Signals(number).name if number in set(signal.Signals) else None

@@ -144,3 +144,48 @@ def test_a_scripts_own_word_on_a_nan_is_of_the_only_rank_that_failed() -> None:
 def test_who_interrupts_torchrun_while_it_waits_is_no_failure_of_torchrun() -> None:
     frame = '  File "/e/torch/distributed/elastic/rendezvous/static_tcp_rendezvous.py", line 55, in next_rendezvous\n'
     assert read(f"Traceback (most recent call last):\n{frame}KeyboardInterrupt\n").category == "interrupted"
+
+
+def test_a_library_that_another_rank_was_to_build_is_missing_because_that_build_failed() -> None:
+    missing = "ImportError: /c/torch_extensions/py311/fused_adam/fused_adam.so: cannot open shared object file\n"
+    built = prefixed("[rank1]: ", f"{TRACE}RuntimeError: Error building extension 'fused_adam'\n")
+    log = prefixed("[rank0]: ", f"{TRACE}{missing}") + built + failed(1, 0, 70)
+    assert (read(log).category, read(log).rank) == ("compile_error", 1)
+
+
+def test_a_rank_that_alone_is_shown_need_not_be_the_first_of_those_that_failed_together() -> None:
+    shown = prefixed("[rank0]: ", f"{TRACE}KeyError: 'x'\n")
+    ended = failed(1, 0, 70) + table((1, 1, 71), (1, 2, 72), (1, 0, 70))
+    assert read(shown + ended).rank is None
+    assert read("[rank1]: error\n[rank2]: error\n" + shown + ended).rank == 0
+
+
+@pytest.mark.parametrize(("count", "rank"), [(0, None), (130, None)])
+def test_of_two_replicas_that_differ_the_one_that_says_so_may_be_either(count: int, rank: int | None) -> None:
+    log = f"{TRACE}RuntimeError: {counts(0, 128, 1, count)}\n" + failed(1, 0, 70)
+    assert (read(log).category, read(log).rank) == ("ddp_model_mismatch", rank)
+
+
+def test_what_ended_a_thread_is_why_its_rank_missed_it() -> None:
+    died = f"Exception in thread Thread-3:\n{TRACE}RuntimeError: received 0 items of ancdata\n"
+    missed = f"{TRACE}RuntimeError: Pin memory thread exited unexpectedly\n"
+    assert read(died + missed + failed(1, 1, 9)).category == "too_many_open_files"
+    assert read(missed + failed(1, 1, 9)).category == "dataloader_worker_killed"
+
+
+def test_ranks_whose_ends_horovod_tells() -> None:
+    told = (
+        "Process 0 exit with status code 137.\nTerminating remaining workers.\nProcess 1 exit with status code 143.\n"
+    )
+    wrapper = f"{TRACE}RuntimeError: Horovod detected that one or more processes exited with non-zero status\n"
+    name = "Process name: 0\nExit code: 137\n"
+    assert (read(told + wrapper + name).category, read(told + wrapper + name).rank) == ("sigkill_unattributed", 0)
+
+
+def test_what_a_library_warns_of_below_an_exception_is_no_part_of_it() -> None:
+    raised = f"{TRACE}subprocess.CalledProcessError: Command '['python', 't.py']' returned non-zero exit status 1.\n"
+    again = "[INFO] api: [default] Worker group FAILED. 0/1 attempts left; will restart worker group\n"
+    warned = "w-0:70:70 [0] init.cc:981 NCCL WARN Invalid rank requested : 1/1\n"
+    assert read(raised + again + warned + "RuntimeError: NCCL error in: x.cpp:514, invalid argument\n").category == (
+        "wrong_world_size"
+    )

@@ -20,7 +20,7 @@ from traceml_daemon.triage.deaths import blame_crash, blame_exit, blame_kill
 from traceml_daemon.triage.ends import first_end, signal_of
 from traceml_daemon.triage.observations import Observations, Place
 from traceml_daemon.triage.odd_replica import CATEGORY as REPLICAS_DIFFER
-from traceml_daemon.triage.odd_replica import odd_replica
+from traceml_daemon.triage.odd_replica import is_comparison, odd_replica
 from traceml_daemon.triage.recoveries import has_recovered
 from traceml_daemon.triage.verdict import BY_SIGNAL, Findings, Verdict, places_of
 from traceml_daemon.triage.waiting import blame_communication
@@ -34,7 +34,7 @@ _EPOCH_S: Final = 1e9
 _TWO_RANKS: Final = re.compile(r"\brank \d+ version .*\brank \d+ version|Detected mismatch between collectives")
 """Two that differ, and neither is the odd one."""
 _BROKEN_PIPES: Final = frozenset({"EOFError", "BrokenPipeError", "ConnectionResetError", "ConnectionAbortedError"})
-"""What is raised where the other end of a pipe, a thread or a process of the same rank, is gone."""
+_THREAD_GONE: Final = "thread exited unexpectedly"
 _STOPPING: Final = frozenset({1, 2, 15})
 _MANY_AGENTS: Final = 3
 """So many launchers in one log that got the same signal were stopped by something above them."""
@@ -103,7 +103,7 @@ def _of_originals(causes: list[Cause], found: Findings) -> Verdict:
     tier = min(cause.tier for cause in causes)
     group = [cause for cause in causes if cause.tier == tier]
     lasting = [cause for cause in group if not cause.is_weak] or group
-    if all(cause.raised is not None and cause.raised.short_type in _BROKEN_PIPES for cause in lasting):
+    if all(_is_echo(cause) for cause in lasting):
         lasting = [cause for cause in group if cause.raised is not None and cause.raised.is_in_thread] or lasting
     _share_times(lasting)
     if {cause.category for cause in lasting} == {"no_gpu"}:
@@ -115,10 +115,12 @@ def _of_originals(causes: list[Cause], found: Findings) -> Verdict:
     verdict = Verdict(first.category, "confirmed" if first.is_stated else "likely", initiator=first)
     verdict.num_alike = len(alike)
     odd = _odd_one(lasting, found) if first.category == REPLICAS_DIFFER else None
-    verdict.rank = _rank_of(first, alike, others) if odd is None else odd
-    if verdict.rank is None and first.rank is None and len(alike) == 1 and tier != Tier.FABRIC:
-        verdict.rank = _sole_rank([cause for cause in lasting if cause.category == first.category])
-    if verdict.rank is not None and _is_one_of_many(first, lasting, found):
+    is_either = first.raised is not None and is_comparison(first.raised.message)
+    verdict.rank = _rank_of(first, alike, others) if odd is None and not is_either else odd
+    if verdict.rank is None and first.rank is None and tier != Tier.FABRIC:
+        is_line = len(alike) == 1 or all(cause.raised is None for cause in alike)
+        verdict.rank = _sole_rank([c for c in lasting if c.category == first.category]) if is_line else None
+    if verdict.rank is not None and (_is_one_of_many(first, lasting, found) or _is_only_one_shown(lasting, found)):
         verdict.rank = None
     if odd not in (None, first.rank):
         verdict.confidence = "likely"
@@ -130,6 +132,12 @@ def _of_originals(causes: list[Cause], found: Findings) -> Verdict:
     if verdict.rank is None and len({cause.category for cause in others}) > 1 and first.is_stated:
         verdict.confidence = "likely"
     return verdict
+
+
+def _is_echo(cause: Cause) -> bool:
+    """Raised where a thread or a process of the same rank, at the other end of a pipe, is gone."""
+    raised = cause.raised
+    return raised is not None and (raised.short_type in _BROKEN_PIPES or _THREAD_GONE in raised.message)
 
 
 def _share_times(causes: Sequence[Cause]) -> None:
@@ -183,6 +191,14 @@ def _is_one_of_many(first: Cause, causes: list[Cause], found: Findings) -> bool:
     ends = found.unexplained_ends()
     nobodys = [cause for cause in causes if cause.raised is not None and cause.category == first.category]
     return bool(nobodys) and len(ends) > 1 and first_end(ends) is None
+
+
+def _is_only_one_shown(causes: list[Cause], found: Findings) -> bool:
+    """Several ranks exited alike in one second, and the logs hold lines of a single one: a filter may show no other."""
+    ends = found.unexplained_ends()
+    silent = [end for end in ends if end.rank not in found.seen.heard]
+    is_tie = {end.code for end in ends} == {1} and first_end(ends) is None and len(silent) == len(ends) - 1 > 1
+    return is_tie and all(cause.rank is not None or cause.raised is None for cause in causes)
 
 
 def _earliest(causes: Sequence[Cause]) -> int | None:

@@ -62,9 +62,11 @@ _IN_GROUP: Final = re.compile(r"\[(?:PG (?:0|ID 0 PG GUID 0(?:\(default_pg\))?) 
 _OF_LAUNCHER: Final = re.compile(
     r"(?i)\b(?:torchrun|accelerate|deepspeed|torch\.distributed)\b[^\n]{0,300}\b(?:failed with|returned|exited with) "
     r"(?:a )?(?:non-?zero )?(?:exit )?(?:return)? ?(?:code|status)"
-    r"|^process \d+ terminated with (?:exit code|signal)"
+    r"|^Horovod detected that one or more processes|^process \d+ terminated with (?:exit code|signal)"
 )
 """A test or a plugin of a scheduler that started a launcher; old `mp.spawn`."""
+_BUILT_ELSEWHERE: Final = re.compile(r"\btorch_extensions/\S+\.so: cannot open shared object")
+"""Of an extension that another rank was building."""
 _WRAPPERS: Final = frozenset(
     {
         "ActorDiedError",
@@ -72,6 +74,8 @@ _WRAPPERS: Final = frozenset(
         "TrainingFailedError",
         "WorkerCrashedError",
         "ChildFailedError",
+        "FailedJobError",
+        "UnexpectedStatusException",
         "CheckpointException",
         "SignalException",
         "ProcessRaisedException",
@@ -179,7 +183,7 @@ def classify(raised: Raised) -> Cause:
         support=_support(raised, best),
         tier=tier_of(category),
         went_on_at=raised.went_on_at,
-        is_weak=raised.is_in_thread or _is_retried(raised),
+        is_weak=raised.is_in_thread or _is_retried(raised) or _BUILT_ELSEWHERE.search(raised.message) is not None,
     )
 
 

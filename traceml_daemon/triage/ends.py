@@ -83,7 +83,10 @@ def _is_same(end: End, one: Exit) -> bool:
         return end.pid == one.pid
     if end.pid is None and one.pid is None:
         return (end.rank, end.local_rank) == (one.rank, one.local_rank)
-    return one.local_rank is not None and (end.local_rank, end.code) == (one.local_rank, one.code)
+    is_same_place = (one.local_rank is not None and one.local_rank == end.local_rank) or (
+        one.rank is not None and one.rank == end.rank
+    )
+    return is_same_place and end.code == one.code
 
 
 def _attribute_to_agent(ends: list[End], seen: Observations) -> None:

@@ -8,6 +8,7 @@ from typing import Final, Literal
 from traceml_daemon.triage.lines import Speaker
 
 _MAX_HOSTS: Final = 16
+_MAX_HEARD: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +186,8 @@ class Observations:
     """By file, the last record of how far each rank is, and those that are behind."""
     lowest_rank: int | None = None
     """Of those whose lines say which rank wrote them."""
+    heard: set[int] = field(default_factory=set)
+    """Ranks with a line of their own that was worth a look."""
     hosts: set[str] = field(default_factory=set)
     """Before lines of ranks or of torchrun: with two of them, what counts ranks on one node does not name them."""
     num_processes: int = 0
@@ -193,6 +196,8 @@ class Observations:
     def note_rank(self, rank: int | None) -> None:
         """Who wrote a line."""
         if rank is not None:
+            if len(self.heard) < _MAX_HEARD:
+                self.heard.add(rank)
             self.lowest_rank = rank if self.lowest_rank is None else min(rank, self.lowest_rank)
 
     def note_host(self, speaker: Speaker, *, is_agents: bool) -> None:

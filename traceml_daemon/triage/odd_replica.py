@@ -21,6 +21,11 @@ _MIN_RANKS: Final = 3
 """Of two that differ neither is the odd one."""
 
 
+def is_comparison(message: str) -> bool:
+    """Whether it compares two replicas: then the rank that raised it may be either."""
+    return _COUNTS.search(message) is not None or _SHAPES.search(message) is not None
+
+
 def odd_replica(messages: Iterable[str], world_size: int) -> int | None:
     """The global rank whose model differs from all others'; null where the messages do not tell."""
     ranks_by_count: dict[str, set[int]] = defaultdict(set)

@@ -50,9 +50,11 @@ _SPAWN: Final = re.compile(
     r"|[Pp]rocess (\d{1,12}) (?:exited|terminated) with (?:exit)?code (-?\d{1,12})"
 )
 _CHILD: Final = re.compile(r"\[rank: (\d{1,12})\] Child process with PID \d+ terminated with code (-?\d{1,12})")
-_COMPOSER: Final = re.compile(
+_NAMED: Final = re.compile(
     r"\b(?:Global )?[Rr]ank (\d{1,9})(?: \(PID (\d{1,12})\))? (?:exited|crashed) with (?:exit )?code (-?\d{1,12})"
+    r"|^Process (\d{1,9}) exit with status code (\d{1,12})"
 )
+"""Of composer and of horovodrun."""
 _EVENT: Final = re.compile(r'status\.FAILED".*?"global_rank": (\d{1,9}), .*?"worker_id": "(\d{1,12})"')
 """What torch 1.8 and 1.9 print of each worker that failed, beside the line of the first one, which has its code."""
 _BY_SIGNAL: Final = re.compile(r"(?i)\bexit(?:ed with|s with)?(?:[ _]?(?:code|status)[\"']?[ :=]*| )(13[24-79]|143)\b")
@@ -61,7 +63,7 @@ _SHELL: Final = re.compile(r"line \d+: +(\d{1,12}) (Killed|Segmentation fault|Ab
 _MPIRUN: Final = re.compile(r"process rank (\d{1,12}) .*exited on signal (\d{1,12})")
 _MPI_WHO: Final = re.compile(
     r"Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),\s*(\d{1,6})\]|RANK (\d{1,6}) PID (?P<pid>\d{1,12}) RUNNING AT"
-    r"|MPI_ABORT was invoked on rank (\d{1,6}) "
+    r"|MPI_ABORT was invoked on rank (\d{1,6}) |Process name: (\d{1,6})$"
 )
 _MPI_HOW: Final = re.compile(
     r"(?:EXIT CODE|Exit code): +(\d{1,12})$|KILLED BY SIGNAL: (\d{1,3})\b|with errorcode (-?\d{1,12})"
@@ -179,9 +181,10 @@ class TorchrunLines:
             self._add(line, place, Exit(place, "agent", 1, rank=int(found[1]), pid=int(found[2])))
         elif found := _CHILD.search(line.text):
             self._add(line, place, Exit(place, "agent", int(found[2]), rank=int(found[1])))
-        elif found := _COMPOSER.search(line.text):
+        elif found := _NAMED.search(line.text):
             pid = int(found[2]) if found[2] else None
-            self._add(line, place, Exit(place, "agent", int(found[3]), rank=int(found[1]), pid=pid))
+            rank, code = int(found[1] or found[4]), int(found[3] or found[5])
+            self._add(line, place, Exit(place, "agent", code, rank=rank, pid=pid))
         elif found := _BY_SIGNAL.search(line.text):
             self._add(line, place, Exit(place, "launcher", int(found[1])))
         elif line.text.strip() == "Killed":
@@ -193,7 +196,7 @@ class TorchrunLines:
         if found := _MPI_ABORT.search(line.text):
             self._add(line, place, Exit(place, "agent", int(found[1]), rank=int(found[2])))
         elif found := _MPI_WHO.search(line.text):
-            self._mpi_who = int(found[1] or found[2] or found[4]), int(found[3]) if found[3] else None
+            self._mpi_who = int(found[1] or found[2] or found[4] or found[5]), int(found[3]) if found[3] else None
         elif self._mpi_who is not None and (found := _MPI_HOW.search(line.text)):
             code, (rank, pid) = -int(found[2]) if found[2] else int(found[1] or found[3]), self._mpi_who
             self._add(line, place, Exit(place, "agent", code, rank=rank, pid=pid))

@@ -38,7 +38,7 @@ _RELAYED: Final = re.compile(r"last\): \(RANK (\d{1,6})\)$")
 """How checkpoints of many ranks tell each of them what failed on another one."""
 _OVER: Final = re.compile(
     r"[=*#-]{3,}|[\w.]+: (?:[\w./+-]+|\[.*\])$|(?i:step|epoch|iter(?:ation)?)\b.{0,3}\d"
-    r"|(?:slurmstepd|srun|kernel|systemd)\b.*: |Exception ignored |terminate called "
+    r"|(?:slurmstepd|srun|kernel|systemd)\b.*: |\S+:\d+:\d+ \[\d+\] |Exception ignored |terminate called "
 )
 """What a job prints of its configuration or its progress, or what others say of it, does not go on with a message."""
 _LOGGED: Final = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|EXCEPTION)\b")

@@ -61,6 +61,7 @@ ORPHANS = [killed(0, "SIGTERM", stopped_by_launcher="SIGTERM"), killed(1, "SIGTE
 ENDED_BY_LAUNCHER = [killed(0, "SIGTERM"), Rank(rank=1, exit_code=1, died_ms=1000.0)]
 FAR = {"node_index": 1, "local_rank": 0}
 CANCELLED_NODE = [lost_peer(0), killed(1, "SIGTERM", died_ms=1000.0, **FAR)]
+SEEN_LATE = [lost_peer(0, at_ms=980.0), killed(1, "SIGTERM", died_ms=1000.0, **FAR)]
 CANCELLED_LATE = [lost_peer(0, at_ms=1000.0), killed(1, "SIGTERM", died_ms=4000.0, **FAR)]
 CANCELLED_AFTER_A_FAILURE = [raised(0), killed(1, "SIGTERM", died_ms=900.0, **FAR)]
 
@@ -473,6 +474,15 @@ ROWS = [
         "confirmed",
         {0: "peer_lost", 1: "sigterm_by_agent"},
         reports=[node_report(CANCELLED_NODE), node_report(CANCELLED_NODE, node_index=1, torchrun_got="SIGTERM")],
+    ),
+    Row(
+        "a peer notices that a rank is gone a little before its launcher does",
+        SEEN_LATE,
+        "sigterm_unattributed",
+        None,
+        "likely",
+        {0: "peer_lost", 1: "sigterm_by_agent"},
+        reports=[node_report(SEEN_LATE), node_report(SEEN_LATE, node_index=1, torchrun_got="SIGTERM")],
     ),
     Row(
         "peers were lost well before another node's launcher was ended: that was the answer to it",

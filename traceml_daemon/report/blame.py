@@ -38,6 +38,9 @@ _BETWEEN_RANKS: Final = frozenset({"rendezvous_failed", "network_fabric"})
 _AGENT_POLL_NS: Final = 20_000_000
 """torchrun signals its ranks within microseconds of one another, and notices a death after up to 100 ms."""
 
+_NOTICED_NS: Final = 1_000_000_000
+"""A peer sees a connection close when a process begins to die, its launcher that it is dead: busy machines take long."""
+
 
 @dataclass(frozen=True, slots=True)
 class Blame:
@@ -180,10 +183,10 @@ def _blame_cancelled_node(symptoms: Sequence[Symptom], reports: Sequence[NodeRep
 
 def _was_ended_before(own: Sequence[Symptom], other: Symptom) -> bool | None:
     """Whether one of these ends can be what the other suffered from; a time-out takes long, so a tie is none."""
-    orders = [precedes(end, other) for end in own]
-    if True in orders:
+    if any(precedes(end, other) for end in own):
         return True
-    return None if None in orders and other.kind != "timeout" else False
+    is_open = any(precedes(end, other, lead_ns=_NOTICED_NS) is None for end in own)
+    return None if is_open and other.kind != "timeout" else False
 
 
 def _blame_absent(symptoms: Sequence[Symptom]) -> Blame | None:

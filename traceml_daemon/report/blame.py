@@ -39,7 +39,7 @@ _AGENT_POLL_NS: Final = 20_000_000
 """torchrun signals its ranks within microseconds of one another, and notices a death after up to 100 ms."""
 
 _NOTICED_NS: Final = 1_000_000_000
-"""A peer sees a connection close when a process begins to die, its launcher that it is dead: busy machines take long."""
+"""A peer sees the connection of a dying process close, its launcher only that it is dead: long on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ def _with_rank(fault: Fault, rank: int) -> Fault:
 
 
 def _names_other_ranks(fault: Fault) -> bool:
-    return any(option in fault.args for option in ("--second", "--stubborn", "--uploader"))
+    """Whether other ranks have parts of their own; who listens on `--port` cannot be the one that finds it taken."""
+    return any(option in fault.args for option in ("--second", "--stubborn", "--uploader", "--port"))
 
 
 def _number_of(args: tuple[str, ...], option: str) -> int | None:

@@ -37,3 +37,10 @@ def test_rank_that_another_argument_depends_on_stays() -> None:
 def test_steps_that_the_argument_does_not_decide_stay() -> None:
     uneven = Fault(name="uneven", script="u.py", args=("--step", "20"), category="abort", steps_completed=(20, 24))
     assert variant(uneven, 1) == uneven
+
+
+def test_rank_that_listens_where_another_one_will_cannot_be_that_one() -> None:
+    taken = Fault(
+        name="taken", script="t.py", args=("--rank", "1", "--port", "1"), category="port_in_use", initiating_rank=1
+    )
+    assert variant(taken, 1) == taken

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import time
 from pathlib import Path
 
 import msgspec
@@ -234,6 +235,20 @@ async def test_the_first_signal_is_known_also_after_the_daemons_death(run_dir: P
 
     assert await asyncio.to_thread(first_signal_ns, run_dir) == heard_ns
     assert (await asyncio.to_thread(collect, run_dir)).interrupted_ns == heard_ns
+
+
+@pytest.mark.parametrize(("delay_ns", "is_believed"), [(800_000_000, True), (3_600_000_000_000, False)])
+async def test_the_first_signal_came_when_the_launcher_got_it(run_dir: Path, delay_ns: int, is_believed: bool) -> None:
+    """A rank may answer it before the daemon hears of it; a clock that is an hour behind says nothing."""
+    async with supervised_daemon(launch_order(run_dir, nproc_per_node=1)) as daemon:
+        node = SimNode(port=daemon.port, run="run-id-1", token=TOKEN)
+        await node.join()
+        said_ns = time.time_ns() - delay_ns
+        await node.interrupt("SIGTERM", at_ns=said_ns)
+        while (known_ns := await asyncio.to_thread(first_signal_ns, run_dir)) is None:
+            pass
+        await node.hang_up()
+    assert (known_ns == said_ns) is is_believed
 
 
 def first_signal_ns(run_dir: Path) -> int | None:

@@ -102,8 +102,8 @@ class SimNode:
             if acked.next_seq >= first_seq + count:
                 return acked
 
-    async def interrupt(self, signal: str = "SIGTERM") -> None:
-        await self.say(messages.Interrupted(signal, time.time_ns()))
+    async def interrupt(self, signal: str = "SIGTERM", *, at_ns: int | None = None) -> None:
+        await self.say(messages.Interrupted(signal, time.time_ns() if at_ns is None else at_ns))
 
     def report(
         self,

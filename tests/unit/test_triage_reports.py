@@ -189,3 +189,49 @@ def test_what_a_library_warns_of_below_an_exception_is_no_part_of_it() -> None:
     assert read(raised + again + warned + "RuntimeError: NCCL error in: x.cpp:514, invalid argument\n").category == (
         "wrong_world_size"
     )
+
+
+def test_a_thread_that_failed_before_a_rank_was_killed_is_not_why() -> None:
+    died = f"Exception in thread Thread-1:\n{TRACE}KeyError: 'dashboard'\n"
+    assert (read(died + failed(-9, 0, 7)).category, read(died + failed(-9, 0, 7)).rank) == ("sigkill_unattributed", 0)
+    assert read(died + failed(1, 0, 7)).category == "python_exception"
+
+
+def test_an_exit_code_that_python_does_not_give_makes_a_printed_exception_less_sure() -> None:
+    printed = f"{TRACE}FileNotFoundError: [Errno 2] No such file or directory: '/x'\n"
+    assert read(printed + failed(3, 0, 7)).confidence == "likely"
+    assert read(printed + failed(1, 0, 7)).confidence == "confirmed"
+
+
+def test_what_was_tried_again_is_not_what_failed() -> None:
+    tried = "[W] CUDA out of memory. Tried to allocate 2.00 GiB; retrying with batch size 8\n"
+    assert read(tried + prefixed("[rank3]: ", f"{TRACE}KeyError: 'x'\n")).category == "python_exception"
+
+
+def test_words_of_one_category_in_an_error_of_another() -> None:
+    assert read(f"{TRACE}ValueError: not enough values to unpack (expected 2, got 0)\n").category == "python_exception"
+    loader = f"{TRACE}RuntimeError: DataLoader worker (pid 7) is killed by signal: Aborted.\n"
+    assert read(f"LLVM ERROR: pthread_join failed\n{loader}").category == "dataloader_worker_killed"
+    assert read("LLVM ERROR: out of memory\n").category == "compile_error"
+    lost = "RuntimeError: ECONNRESET: connection reset by peer (this error originated at tensorpipe/transport/uv)\n"
+    assert read(TRACE + lost).category == "collateral_only"
+    closed = "I0825 15:47:40.208000 3120 api.py:745] Rendezvous gracefully exited: The rendezvous '4' is closed\n"
+    frame = '  File "/e/torch/distributed/run.py", line 9, in run\n'
+    broken = (
+        f"Traceback (most recent call last):\n{frame}AttributeError: 'NoneType' object has no attribute 'is_failed'\n"
+    )
+    assert read(closed + broken).category == "agent_failure"
+
+
+@pytest.mark.parametrize(
+    "end", ["torchrun finished, status 0\n", "[1]+  Done                    nohup torchrun --nproc_per_node=2 t.py\n"]
+)
+def test_a_monitor_that_died_in_a_run_that_ended_well(end: str) -> None:
+    died = f"epoch 58 loss 2\nException in thread SystemMonitor:\n{TRACE}AttributeError: no name\n"
+    steps = "epoch 59 loss 2\nepoch 60 loss 1\nepoch 61 loss 1\n"
+    assert read(died + steps + end).category == "ok"
+    assert read(died + steps).category != "ok"
+
+
+def test_a_toolkit_that_names_training_has_not_trained() -> None:
+    assert read("2023-02-22 18:40:33 sagemaker-training-toolkit INFO 2 looking for status file\n").category != "ok"

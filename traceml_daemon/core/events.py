@@ -131,6 +131,8 @@ class LauncherInterrupted:
 
     node_index: int
     signal: str
+    at_ns: int = 0
+    """Wall clock of the launcher's host; 0 where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,8 @@ class MarkInterrupted:
     """The first signal: an `interrupted` manifest and a provisional summary, now."""
 
     signal: str
+    at_ns: int = 0
+    """When the launcher got it, by its own wall clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

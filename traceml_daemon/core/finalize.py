@@ -128,7 +128,7 @@ class RunCore:
         if self._is_interruption_told or self.phase != "collecting" or owner is None or owner.interrupted_by is None:
             return []
         self._is_interruption_told = True
-        return [ev.MarkInterrupted(owner.interrupted_by)]
+        return [ev.MarkInterrupted(owner.interrupted_by, owner.interrupted_ns)]
 
     def _end_training(self, now: float) -> list[ev.Command]:
         ended_s = self._direct_ended_s(now) if self.is_direct else self.nodes.ended_s(now)

@@ -71,7 +71,7 @@ class Ledger:
         return True
 
     def _on_launcher_interrupted(self, event: ev.LauncherInterrupted, now: float) -> bool:
-        self.nodes.interrupt(event.node_index, event.signal)
+        self.nodes.interrupt(event.node_index, event.signal, event.at_ns)
         return False
 
     # --- ranks ----------------------------------------------------------------------------------------------------

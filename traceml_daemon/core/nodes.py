@@ -30,6 +30,7 @@ class NodeRecord:
     """When its launcher first said that torchrun is gone."""
     report: NodeEnded | None = None
     interrupted_by: str | None = None
+    interrupted_ns: int = 0
     given_up_because: str | None = None
     """Why training is over although this node never said so."""
 
@@ -80,9 +81,10 @@ class Nodes:
         if record.lost_s is None:
             record.lost_s = now
 
-    def interrupt(self, node_index: int, signal: str) -> None:
+    def interrupt(self, node_index: int, signal: str, at_ns: int) -> None:
         record = self.record(node_index)
-        record.interrupted_by = record.interrupted_by or signal
+        if record.interrupted_by is None:
+            record.interrupted_by, record.interrupted_ns = signal, at_ns
 
     def end(self, report: NodeEnded, now: float) -> None:
         """Take a report; a final one stays."""

@@ -122,7 +122,7 @@ class NodePeer:
             case messages.TrainingStarted():
                 session.start_training(message.started_ns)
             case messages.Interrupted():
-                session.apply(ev.LauncherInterrupted(index, message.signal[:32]))
+                session.apply(ev.LauncherInterrupted(index, message.signal[:32], message.at_ns))
             case messages.NodeFiles():
                 self._keep_files(message)
             case messages.NodeEnded():

@@ -42,6 +42,15 @@ _LEAST_S: Final = 0.5
 _log = logging.getLogger("traceml_daemon")
 
 
+_MAX_NEWS_NS: Final = 5_000_000_000
+"""So long the news of a signal may be on its way; what was said to be earlier was said by another clock."""
+
+
+def signalled_ns(*, said_ns: int, heard_ns: int) -> int:
+    """When the launcher got its signal: what ranks do in answer may be faster than its message to the daemon."""
+    return said_ns if 0 <= heard_ns - said_ns <= _MAX_NEWS_NS else heard_ns
+
+
 class Sealing:
     """Executes what the core says about the end of one run."""
 
@@ -58,7 +67,7 @@ class Sealing:
         """The first signal: an `interrupted` manifest and a provisional summary, both replaced at the end."""
         session = self._session
         if self.interrupted_ns is None:
-            self.interrupted_ns = session.clock.wall_ns()
+            self.interrupted_ns = signalled_ns(said_ns=command.at_ns, heard_ns=session.clock.wall_ns())
             session.store.put_meta(INTERRUPTED_NS, str(self.interrupted_ns))
         session.say(f"interrupted by {command.signal}")
         session.manifest.update(status="interrupted")

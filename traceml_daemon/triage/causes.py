@@ -62,7 +62,8 @@ _IN_GROUP: Final = re.compile(r"\[(?:PG (?:0|ID 0 PG GUID 0(?:\(default_pg\))?) 
 _OF_LAUNCHER: Final = re.compile(
     r"(?i)\b(?:torchrun|accelerate|deepspeed|torch\.distributed)\b[^\n]{0,300}\b(?:failed with|returned|exited with) "
     r"(?:a )?(?:non-?zero )?(?:exit )?(?:return)? ?(?:code|status)"
-    r"|^Horovod detected that one or more processes|^process \d+ terminated with (?:exit code|signal)"
+    r"|^Worker \d+ has failed|^Horovod detected that one or more processes"
+    r"|^process \d+ terminated with (?:exit code|signal)"
 )
 """A test or a plugin of a scheduler that started a launcher; old `mp.spawn`."""
 _BUILT_ELSEWHERE: Final = re.compile(r"\btorch_extensions/\S+\.so: cannot open shared object")
@@ -71,6 +72,7 @@ _WRAPPERS: Final = frozenset(
     {
         "ActorDiedError",
         "RayActorError",
+        "RayTaskError",
         "TrainingFailedError",
         "WorkerCrashedError",
         "ChildFailedError",
@@ -151,8 +153,12 @@ def _of_hit(hit: Hit) -> Cause:
         signature=hit.category,
         tier=tier_of(hit.category, is_record=hit.is_record),
         went_on_at=hit.went_on_at,
-        is_weak=not hit.is_record and (not hit.is_stated or _MILD.search(hit.place.quote) is not None),
+        is_weak=not hit.is_record and (not hit.is_stated or _is_mild(hit.place.quote)),
     )
+
+
+def _is_mild(quote: str) -> bool:
+    return _MILD.search(quote) is not None or _RETRIED.search(quote) is not None
 
 
 def classify(raised: Raised) -> Cause:

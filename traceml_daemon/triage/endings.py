@@ -18,7 +18,7 @@ _SUSPECT: Final = re.compile(
 _ASIDE: Final = re.compile(r"(?:wandb|mlflow|comet|tensorboard)\b|\[?W\d{3,4} |.*\bcouldn't chdir to ")
 """Those that only watch a job, warnings, and what Slurm goes on after."""
 _PROGRESS: Final = re.compile(
-    r"(?i)\b(?:step|epoch|iter(?:ation)?|batch|loss|train(?:ing)?)\b.*\d|\d+/\d+ \[|\b(?:finished|completed?)\b"
+    r"(?i)\b(?:step|epoch|iter(?:ation)?|batch|loss|train(?:ing)?)\b(?!-).*\d|\d+/\d+ \[|\b(?:finished|completed?)\b"
     r"|\b(?:saved|done)\b"
 )
 STEP: Final = re.compile(r"(?i)\b(?:steps?|epochs?|iter(?:ation)?s?|batch|loss)\b.{0,40}\d|\d+/\d+ \[|\b\d+%\|")
@@ -26,6 +26,7 @@ _SURE: Final = re.compile(
     r"(?i)\bexit(?:ed|s|ing)?(?: with)?[ _]?(?:code|status)?[\"']?\s*[:= ]\s*0(?![\d.])|\breturned 0$"
     r"|\bexits successfully|\bcode=exited, status=0"
     r"|\bworker group successfully finished|worker group finished \((?:\w+\.)?SUCCEEDED\)"
+    r"|\bfinished,? (?:with )?(?:exit )?(?:status|code) 0\b|^\[\d+\][-+]?\s+Done\s"
     r"|['\"]train_runtime['\"]:|\bmax_(?:epochs|steps|time)=\S+ reached"
 )
 _TESTS: Final = re.compile(r"(?<!\d)\d+ passed\b.{0,80} in \d+(?:\.\d+)? ?s\b")

@@ -13,7 +13,7 @@ LONGEST_PAUSE_S = 0.05
 
 
 async def until(is_true: Callable[[], bool], reason: str, *, within_s: float = 10.0) -> None:
-    """Look again and again, with growing pauses, until the condition holds; in a file that is not there yet it does not.
+    """Look again and again, with growing pauses, until the condition holds; in a file not there yet it does not.
 
     Raises:
         TimeoutError: it did not; the text is the reason, in the form "rank 0 is active".

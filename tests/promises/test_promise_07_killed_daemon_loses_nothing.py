@@ -144,7 +144,9 @@ def test_a_launcher_starts_its_own_daemon_again_and_its_ranks_go_on(tmp_path: Pa
     """The client's own worker in both ranks, without torch."""
     script = tmp_path / "script.py"
     script.write_text(STEPS_THEN_WAITS)
-    with launch(tmp_path, *workers(2, str(script), "--real"), num_local_ranks=2) as command:
+    argv = workers(2, str(script), "--real")
+    # any port: the usual one may go to another test's run before the new daemon has it again
+    with launch(tmp_path, *argv, num_local_ranks=2, aggregator_port=0) as command:
         command.wait_for(lambda: command.stdout().count(b"half") == 2, "both are half way")
         command.signal(child_pid(command, "traceml_daemon supervise"), number)
         command.wait_for(lambda: b"started again (1 of 3)" in command.stderr(), "it is said", within_s=30.0)

@@ -98,11 +98,12 @@ class Training:
 
     def _pass_on(self, number: signal.Signals, is_delivered: bool) -> None:
         self.interrupted_by = number.name
+        at_ns = time.time_ns()  # before anybody can answer it
         if self.tracker is not None:
             self.tracker.look()
         if not is_delivered:
             self._signal_torchrun(number)
-        self._telemetry.link.send(messages.Interrupted(signal=number.name, at_ns=time.time_ns()))
+        self._telemetry.link.send(messages.Interrupted(signal=number.name, at_ns=at_ns))
 
     def on_suspend(self, is_from_terminal: bool) -> None:
         """Ctrl-Z: stop everything that trains, then ourselves; go on when we are resumed."""

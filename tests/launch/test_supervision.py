@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import signal
+import sqlite3
 import subprocess
 from pathlib import Path
 
@@ -132,6 +133,19 @@ def test_a_signal_is_passed_on_once_and_the_run_is_interrupted(tmp_path: Path, n
     assert b"rank 0 saves\n" in finished.stdout
     assert folder.manifest()["status"] == "interrupted"
     assert folder.node()["interrupted_by"] == number
+
+
+def test_the_time_of_a_signal_is_before_all_answers_to_it(tmp_path: Path) -> None:
+    """What a rank raises in its handler is else taken for a failure that came first."""
+    answers = HANDLES_TERM.replace('print("rank", rank, "saves")', 'print("answered", time.time_ns(), flush=True)')
+    with launch(tmp_path, *workers(1, answers)) as command:
+        command.wait_for_output("ready 0")
+        command.signal(command.process.pid, signal.SIGTERM)
+        finished = command.finish()
+    answered_ns = next(int(line.split()[1]) for line in finished.stdout.splitlines() if line.startswith(b"answered"))
+    with contextlib.closing(sqlite3.connect(run_folder(tmp_path).path / "telemetry.sqlite")) as database:
+        (known_ns,) = database.execute("SELECT value FROM meta WHERE key = 'interrupted_ns'").fetchone()
+    assert int(known_ns) < answered_ns
 
 
 @pytest.mark.parametrize(("number", "is_heard"), [("INT", True), ("QUIT", True), ("HUP", False)])

@@ -35,7 +35,7 @@ def let_go(cwd: Path) -> None:
 
 
 def test_a_daemon_that_dies_again_and_again_is_reported_offline_with_every_record(tmp_path: Path) -> None:
-    with launch(tmp_path, *workers(2, RECORDS_THEN_WAITS)) as command:
+    with launch(tmp_path, *workers(2, RECORDS_THEN_WAITS), aggregator_port=0) as command:
         command.wait_for(lambda: command.stdout().count(b"ready") == 2, "both have recorded")
         killed: set[int] = set()
         while b"aggregator is given up" not in command.stderr():
@@ -59,7 +59,7 @@ def test_a_daemon_that_dies_again_and_again_is_reported_offline_with_every_recor
 
 
 def test_a_daemon_that_was_started_again_outlives_its_launcher_and_ends_the_run(tmp_path: Path) -> None:
-    with launch(tmp_path, *workers(1, RECORDS_THEN_WAITS)) as command:
+    with launch(tmp_path, *workers(1, RECORDS_THEN_WAITS), aggregator_port=0) as command:
         command.wait_for_output("ready 0")
         first = daemon_pid(command)
         command.signal(first, signal.SIGKILL)

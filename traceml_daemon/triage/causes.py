@@ -59,13 +59,13 @@ _RETRIED: Final = re.compile(
 )
 _GONE_ON: Final = re.compile(r"(?i)\b(?:falling back|continuing (?:without|with)|disabling|ignoring)\b")
 _IN_GROUP: Final = re.compile(r"\[(?:PG (?:0|ID 0 PG GUID 0(?:\(default_pg\))?) )?Rank (\d{1,6})\]")
-_OF_LAUNCHER: Final = re.compile(
+_OF_ANOTHER_PROCESS: Final = re.compile(
     r"(?i)\b(?:torchrun|accelerate|deepspeed|torch\.distributed)\b[^\n]{0,300}\b(?:failed with|returned|exited with) "
     r"(?:a )?(?:non-?zero )?(?:exit )?(?:return)? ?(?:code|status)"
     r"|^Worker \d+ has failed|^Horovod detected that one or more processes"
     r"|^process \d+ terminated with (?:exit code|signal)"
 )
-"""A test or a plugin of a scheduler that started a launcher; old `mp.spawn`."""
+"""Said by who started it: a test, a plugin of a scheduler, Ray, horovodrun, the old `mp.spawn`."""
 _BUILT_ELSEWHERE: Final = re.compile(r"\btorch_extensions/\S+\.so: cannot open shared object")
 """Of an extension that another rank was building."""
 _WRAPPERS: Final = frozenset(
@@ -217,7 +217,7 @@ def best_hit(hits: list[Hit]) -> Hit | None:
 
 def is_wrapper(raised: Raised) -> bool:
     """It says only that another process failed."""
-    if raised.short_type in _WRAPPERS or _OF_LAUNCHER.search(raised.message):
+    if raised.short_type in _WRAPPERS or _OF_ANOTHER_PROCESS.search(raised.message):
         return True
     if raised.short_type != "CalledProcessError":
         return False

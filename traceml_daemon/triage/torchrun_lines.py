@@ -50,7 +50,7 @@ _SPAWN: Final = re.compile(
     r"|[Pp]rocess (\d{1,12}) (?:exited|terminated) with (?:exit)?code (-?\d{1,12})"
 )
 _CHILD: Final = re.compile(r"\[rank: (\d{1,12})\] Child process with PID \d+ terminated with code (-?\d{1,12})")
-_NAMED: Final = re.compile(
+_ENDED_RANK: Final = re.compile(
     r"\b(?:Global )?[Rr]ank (\d{1,9})(?: \(PID (\d{1,12})\))? (?:exited|crashed) with (?:exit )?code (-?\d{1,12})"
     r"|^Process (\d{1,9}) exit with status code (\d{1,12})"
 )
@@ -181,7 +181,7 @@ class TorchrunLines:
             self._add(line, place, Exit(place, "agent", 1, rank=int(found[1]), pid=int(found[2])))
         elif found := _CHILD.search(line.text):
             self._add(line, place, Exit(place, "agent", int(found[2]), rank=int(found[1])))
-        elif found := _NAMED.search(line.text):
+        elif found := _ENDED_RANK.search(line.text):
             pid = int(found[2]) if found[2] else None
             rank, code = int(found[1] or found[4]), int(found[3] or found[5])
             self._add(line, place, Exit(place, "agent", code, rank=rank, pid=pid))

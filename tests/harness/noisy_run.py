@@ -25,8 +25,8 @@ def write_noisy_run(
     *,
     num_steps: int = 400,
     num_ranks: int = 2,
-    slower: dict[str, float] | None = None,
-    all_slower: float = 1.0,
+    slower: dict[str, float | Floats] | None = None,
+    all_slower: float | Floats = 1.0,
     stall_every: int = 0,
     jitter: float = 0.05,
     is_of_two_kinds: bool = False,
@@ -34,8 +34,9 @@ def write_noisy_run(
 ) -> Path:
     """One run of the script.
 
-    `slower`: phase to factor; `all_slower`: a factor on everything; `stall_every`: one of so many steps takes ten times
-    as long; `jitter`: sigma of each phase of each step; `is_of_two_kinds`: about every other step is thrice as long.
+    `slower`: phase to factor, one or one for each step; `all_slower`: the same of everything; `stall_every`: one of so
+    many steps takes ten times as long; `jitter`: sigma of each phase of each step; `is_of_two_kinds`: about every other
+    step is thrice as long.
     """
     generator = np.random.default_rng(seed)
     shared = _shared_noise(generator, num_steps) * all_slower
@@ -84,7 +85,9 @@ def _memory(generator: np.random.Generator) -> list[Sample]:
     ]
 
 
-def _steps(generator: np.random.Generator, factor: Floats, slower: dict[str, float], jitter: float) -> list[Step]:
+def _steps(
+    generator: np.random.Generator, factor: Floats, slower: dict[str, float | Floats], jitter: float
+) -> list[Step]:
     times = {
         name: mean_ms * 1e6 * slower.get(name, 1.0) * factor * generator.lognormal(0, jitter, len(factor))
         for name, mean_ms in PHASE_MS.items()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import jsonschema
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.harness.facts import Rank, error, run_facts
@@ -39,6 +41,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def stretches(share: float, factor: float) -> npt.NDArray[np.float64]:
+    """A factor for each of 400 steps: slow for long stretches, which are this share of the run."""
+    return np.where(np.arange(400) % 130 < 130 * share, factor, 1.0)
+
+
 def verdicts(runs: Path, first: str, second: str, num_pairs: int = NUM_PAIRS) -> Counter[str]:
     return Counter(compare(runs / f"{first}{i}", runs / f"{second}{i}").verdict for i in range(num_pairs))
 
@@ -64,6 +71,45 @@ def test_the_phase_that_became_slower_is_named(runs: Path, tmp_path: Path) -> No
     assert comparison.step_time.interval_pct is not None
     low, high = comparison.step_time.interval_pct
     assert low < 18 < high
+
+
+def test_the_phase_is_named_by_the_figure_that_judged(tmp_path: Path) -> None:
+    """One step of A that took ages makes A's mean the larger one, in whatever phase it was."""
+    first = write_noisy_run(tmp_path / "a", 7, slower={"input_wait": np.where(np.arange(400) == 200, 1200.0, 1.0)})
+    second = write_noisy_run(tmp_path / "b", 8, slower={"backward": 1.3})
+    comparison = compare(first, second)
+    assert comparison.verdict == "worse"
+    assert comparison.step_time.mean is not None
+    assert comparison.step_time.mean.change_pct < 0
+    assert "most of it in backward, whose median changed by +1" in comparison.why
+
+
+def test_where_others_used_the_machine_the_undisturbed_steps_decide(tmp_path: Path) -> None:
+    """Of the steps of one run over half were slow. What they were slow in says that the script did not do it."""
+    busy = write_noisy_run(tmp_path / "busy", 1, jitter=0.01, all_slower=stretches(0.6, 1.4))
+    quiet = write_noisy_run(tmp_path / "quiet", 2, jitter=0.01)
+    slower = write_noisy_run(tmp_path / "slower", 3, jitter=0.01, all_slower=1.1 * stretches(0.3, 1.3))
+    comparisons = [compare(busy, quiet), compare(quiet, busy), compare(busy, slower)]
+    assert [comparison.verdict for comparison in comparisons] == ["same", "same", "worse"]
+    assert {comparison.step_time.judged_by for comparison in comparisons} == {"quiet"}
+    assert "the fastest tenth of the steps changed by" in comparisons[0].why
+
+
+def test_slow_stretches_of_one_phase_are_the_scripts(tmp_path: Path) -> None:
+    first = write_noisy_run(tmp_path / "a", 2, jitter=0.01)
+    second = write_noisy_run(tmp_path / "b", 3, jitter=0.01, slower={"backward": stretches(0.7, 1.8)})
+    comparison = compare(first, second)
+    assert comparison.verdict == "worse"
+    assert comparison.step_time.judged_by == "median"
+
+
+def test_a_run_that_was_disturbed_throughout_cannot_be_compared(tmp_path: Path) -> None:
+    quiet = write_noisy_run(tmp_path / "quiet", 2, jitter=0.01)
+    uneven = np.random.default_rng(4).uniform(1.0, 1.6, 400)
+    busy = write_noisy_run(tmp_path / "busy", 1, jitter=0.01, all_slower=stretches(0.5, 1.3) * uneven)
+    comparison = compare(quiet, busy)
+    assert comparison.verdict == "inconclusive"
+    assert "run B had slow stretches in all phases alike and hardly an undisturbed step" in comparison.why
 
 
 def test_a_few_much_slower_steps_are_seen_beside_an_equal_median(runs: Path, tmp_path: Path) -> None:

@@ -45,6 +45,10 @@ RUN_TO_RUN: Final = 0.01
 clock rates and page cache are dealt anew for each process."""
 _Z: Final = 1.96
 _MIDDLE_95: Final = (2.5, 97.5)
+_WHOLE: Final = -3
+"""Where the whole run stands behind the draws; its halves follow."""
+QUIET_SHARE: Final = 0.10
+"""The fastest tenth of the steps: enough of them to be no accident, few enough to be found on a machine in use."""
 
 
 class PhaseStretches:
@@ -123,6 +127,9 @@ class PhaseSpreads(NamedTuple):
     median: Spread | None = None
     tail: Spread | None = None
     mean: Spread | None = None
+    quiet: Spread | None = None
+    quiet_ns: tuple[float, float] = (0.0, 0.0)
+    """Of A and B: the tenth percentile. The summaries have the other three."""
 
 
 class Draws:
@@ -144,12 +151,16 @@ class Draws:
 
 def spreads(a: RunStretches, b: RunStretches, draws: Draws, name: str) -> PhaseSpreads:
     """Of the changes of one phase."""
-    drawn = zip(_figures(a, name, draws.a), _figures(b, name, draws.b), strict=True)
-    return PhaseSpreads(*(_spread(of_a, of_b, draws.widening) for of_a, of_b in drawn))
+    *drawn, (quiet_a, quiet_b) = zip(_figures(a, name, draws.a), _figures(b, name, draws.b), strict=True)
+    median, tail, mean = (_spread(of_a, of_b, draws.widening) for of_a, of_b in drawn)
+    # Where a whole half was disturbed, the other one has the floor: that they differ is no drift.
+    quiet = _spread(quiet_a, quiet_b, draws.widening, halves_drift=False)
+    quiet_ns = float(np.nan_to_num(quiet_a[_WHOLE])), float(np.nan_to_num(quiet_b[_WHOLE]))
+    return PhaseSpreads(median, tail, mean, quiet, quiet_ns)
 
 
-def _figures(run: RunStretches, name: str, weights: Floats) -> tuple[Floats, Floats, Floats]:
-    """Median, tail and mean of one phase under every draw; after the draws stand the whole run and its two halves."""
+def _figures(run: RunStretches, name: str, weights: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    """Median, tail, mean and quiet tenth of one phase by draw; after the draws stand the whole run and its halves."""
     is_late = np.arange(run.num_stretches) * 2 >= run.num_stretches
     halves = np.tile(np.stack([np.ones_like(is_late), ~is_late, is_late]), run.num_groups)
     weights = np.concatenate([weights, halves])
@@ -157,11 +168,12 @@ def _figures(run: RunStretches, name: str, weights: Floats) -> tuple[Floats, Flo
     cumulated = np.cumsum(weights.astype(np.float32) @ counts, axis=1, dtype=np.float64)
     steps = weights @ run.steps
     means = np.divide(weights @ run.phases[name].sums, steps, out=np.full(len(steps), np.nan), where=steps > 0)
-    return _quantile(cumulated, middles, 0.50), _quantile(cumulated, middles, 0.95), means
+    median, tail, quiet = (quantile(cumulated, middles, share) for share in (0.50, 0.95, QUIET_SHARE))
+    return median, tail, means, quiet
 
 
-def _quantile(cumulated: Floats, middles: Floats, share: float) -> Floats:
-    """Nan where a draw holds no value."""
+def quantile(cumulated: Floats, middles: Floats, share: float) -> Floats:
+    """By draw, of the counts up to each bin (draw by bin) and the bins' middles; nan where a draw holds no value."""
     if not len(middles):
         return np.full(len(cumulated), np.nan)
     totals = cumulated[:, -1:]
@@ -169,18 +181,19 @@ def _quantile(cumulated: Floats, middles: Floats, share: float) -> Floats:
     return np.where(totals[:, 0] == 0, np.nan, middles[np.minimum(places, len(middles) - 1)])
 
 
-def _spread(a: Floats, b: Floats, widening: float) -> Spread | None:
+def _spread(a: Floats, b: Floats, widening: float, *, halves_drift: bool = True) -> Spread | None:
     """Null where either run measured nothing, or nothing but zeros."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs_a, logs_b = np.log(a), np.log(b)
-    if not (np.isfinite(logs_a[-3]) and np.isfinite(logs_b[-3])):
+    if not (np.isfinite(logs_a[_WHOLE]) and np.isfinite(logs_b[_WHOLE])):
         return None
-    changes = logs_b[:-3] - logs_a[:-3]
-    changes = changes[np.isfinite(changes)] - (logs_b[-3] - logs_a[-3])
+    changes = logs_b[:_WHOLE] - logs_a[:_WHOLE]
+    changes = changes[np.isfinite(changes)] - (logs_b[_WHOLE] - logs_a[_WHOLE])
     if len(changes) < NUM_DRAWS // 2:
         return None
     low, high = np.percentile(changes, _MIDDLE_95)
-    drift = _Z * float(np.sqrt(2 * RUN_TO_RUN**2 + _half_difference(logs_a) ** 2 + _half_difference(logs_b) ** 2))
+    between_halves = [_half_difference(logs) ** 2 for logs in (logs_a, logs_b)] if halves_drift else []
+    drift = _Z * float(np.sqrt(2 * RUN_TO_RUN**2 + sum(between_halves)))
     return float(np.hypot(max(-low, 0.0) * widening, drift)), float(np.hypot(max(high, 0.0) * widening, drift))
 
 

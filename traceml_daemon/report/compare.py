@@ -1,7 +1,8 @@
 """Two runs, or many: what changed from A to B, how sure that is, and whether it is more than the noise.
 
 The verdict is of the step's median. The mean is asked too: a step that is rarely but much slower leaves the median
-alone, and where steps are of two kinds the median jumps between them. A run that failed gets figures and no verdict.
+alone, and where steps are of two kinds the median jumps between them. Where the machine was used by others meanwhile,
+it is of the fastest tenth of the steps. A run that failed gets figures and no verdict.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from traceml_daemon.report.bootstrap import PhaseSpreads, Spread, read_stretches
 from traceml_daemon.report.compare_form import PhaseChange, Verdict
 from traceml_daemon.report.compare_text import caveats, refusal, why
 from traceml_daemon.report.form import PHASE_NAMES, PhaseTimes
+from traceml_daemon.report.machine_noise import is_disturbed_throughout, is_the_machines
 from traceml_daemon.report.measurements import Measurements
 from traceml_daemon.report.saved import SavedRun, read_run
 
@@ -28,6 +30,15 @@ _DECISIVE: Final = 2.0
 """`same` needs an interval within this many margins: wider, and a change that matters may hide in it."""
 _MATTERS: Final = 0.01
 """A phase whose change is less than this share of the step is `same`, whatever that is of the phase."""
+
+
+class _Noise(NamedTuple):
+    spreads: dict[str, PhaseSpreads]
+    """By phase; empty where a run was kept without its single steps."""
+    is_the_machines: bool = False
+    disturbed: tuple[str, ...] = ()
+    """The runs that the machine disturbed so much that nothing can be said of them."""
+    why_unknown: str | None = None
 
 
 class _Change(NamedTuple):
@@ -42,15 +53,15 @@ def compare(dir_a: Path, dir_b: Path, *, margin_pct: float = MARGIN_PCT) -> form
         StoreError: a run has no readable final_summary.json, or its database is damaged.
     """
     a, b = read_run(dir_a), read_run(dir_b)
-    all_spreads, without = _spreads(dir_a, dir_b, a, b)
-    changes = [_phase_change(name, a, b, all_spreads.get(name), margin_pct) for name in PHASE_NAMES]
-    reason = refusal(a, b) or without
+    noise = _noise(dir_a, dir_b, a, b)
+    changes = [_phase_change(name, a, b, noise, margin_pct) for name in PHASE_NAMES]
+    reason = refusal(a, b) or noise.why_unknown
     if reason is not None:
         changes = [msgspec.structs.replace(change, verdict="inconclusive") for change in changes]
     step = changes[-1]
     return form.Comparison(
         verdict=step.verdict,
-        why=reason or why(step.verdict, step, changes[:-1], margin_pct),
+        why=reason or why(step.verdict, step, changes[:-1], margin_pct, noise.disturbed),
         margin_pct=margin_pct,
         a=_compared(a),
         b=_compared(b),
@@ -61,19 +72,22 @@ def compare(dir_a: Path, dir_b: Path, *, margin_pct: float = MARGIN_PCT) -> form
     )
 
 
-def _spreads(dir_a: Path, dir_b: Path, a: SavedRun, b: SavedRun) -> tuple[dict[str, PhaseSpreads], str | None]:
-    """By phase; empty, with the reason, where a run was kept without its single steps."""
+def _noise(dir_a: Path, dir_b: Path, a: SavedRun, b: SavedRun) -> _Noise:
     databases = [folder / DATABASE_FILE for folder in (dir_a, dir_b)]
     for database in databases:
         if not database.is_file():
-            return {}, f"{database} is missing: without single steps noise and change look alike"
+            return _Noise({}, why_unknown=f"{database} is missing: without single steps noise and change look alike")
     with Measurements(databases[0]) as of_a, Measurements(databases[1]) as of_b:
         cells_a, cells_b = read_stretches(of_a, a), read_stretches(of_b, b)
     draws = bootstrap.Draws(cells_a, cells_b)
-    return {name: bootstrap.spreads(cells_a, cells_b, draws, name) for name in PHASE_NAMES}, None
+    spreads = {name: bootstrap.spreads(cells_a, cells_b, draws, name) for name in PHASE_NAMES}
+    disturbed = tuple(
+        label for label, run in zip("AB", (cells_a, cells_b), strict=True) if is_disturbed_throughout(run)
+    )
+    return _Noise(spreads, is_the_machines(cells_a, cells_b), disturbed)
 
 
-def _phase_change(name: str, a: SavedRun, b: SavedRun, spread: PhaseSpreads | None, margin_pct: float) -> PhaseChange:
+def _phase_change(name: str, a: SavedRun, b: SavedRun, noise: _Noise, margin_pct: float) -> PhaseChange:
     in_a, in_b = a.step_time.phases.get(name), b.step_time.phases.get(name)
     if in_a is None or in_b is None:
         return PhaseChange(
@@ -82,10 +96,14 @@ def _phase_change(name: str, a: SavedRun, b: SavedRun, spread: PhaseSpreads | No
             a_p50_ms=None if in_a is None else in_a.p50_ms,
             b_p50_ms=None if in_b is None else in_b.p50_ms,
         )
-    spread = spread or PhaseSpreads()
+    spread = noise.spreads.get(name, PhaseSpreads())
+    quiet_ms = round(spread.quiet_ns[0] / 1e6, 6), round(spread.quiet_ns[1] / 1e6, 6)
     median = _change(in_a.p50_ms, in_b.p50_ms, spread.median)
     mean = _change(in_a.mean_ms, in_b.mean_ms, spread.mean)
-    verdict, judged_by = judge(median, mean, margin_pct)
+    quiet = _change(*quiet_ms, spread.quiet)
+    verdict, judged_by = judge(median, mean, quiet if noise.is_the_machines else None, margin_pct)
+    if noise.disturbed and verdict != "same":
+        verdict, judged_by = "inconclusive", "median"
     return PhaseChange(
         phase=name,
         verdict=_phase_verdict(in_a, in_b, a.step_time.phases.get("step"), verdict),
@@ -96,6 +114,7 @@ def _phase_change(name: str, a: SavedRun, b: SavedRun, spread: PhaseSpreads | No
         interval_pct=median.interval_pct,
         tail=form.TailChange(in_a.p95_ms, in_b.p95_ms, *_change(in_a.p95_ms, in_b.p95_ms, spread.tail)),
         mean=form.MeanChange(in_a.mean_ms, in_b.mean_ms, *mean),
+        quiet=form.QuietChange(*quiet_ms, *quiet) if noise.spreads else None,
     )
 
 
@@ -107,8 +126,13 @@ def _phase_verdict(a: PhaseTimes, b: PhaseTimes, step: PhaseTimes | None, verdic
     return "same" if largest_ms < _MATTERS * step.p50_ms else verdict
 
 
-def judge(median: _Change, mean: _Change, margin_pct: float) -> tuple[Verdict, form.Basis]:
-    """By the median; by the mean where that is clear and the median is not, or feels nothing."""
+def judge(median: _Change, mean: _Change, quiet: _Change | None, margin_pct: float) -> tuple[Verdict, form.Basis]:
+    """By the median; by the mean where that is clear and the median is not, or feels nothing.
+
+    `quiet`: where the machine disturbed the runs, and that goes first.
+    """
+    if quiet is not None and (by_quiet := _judge(quiet, margin_pct)) != "inconclusive":
+        return by_quiet, "quiet"
     by_median, by_mean = _judge(median, margin_pct), _judge(mean, margin_pct)
     if {by_median, by_mean} == {"better", "worse"}:
         return "inconclusive", "median"

@@ -16,7 +16,7 @@ from traceml_daemon.report.form import Finding
 COMPARE_SCHEMA_VERSION: Final = 1
 
 Verdict = Literal["better", "worse", "same", "inconclusive"]
-Basis = Literal["median", "mean"]
+Basis = Literal["median", "mean", "quiet"]
 Interval = tuple[float, float]
 """(low, high), which holds the true change with 95 % confidence."""
 
@@ -39,18 +39,29 @@ class MeanChange(msgspec.Struct, frozen=True):
     interval_pct: Interval | None
 
 
+class QuietChange(msgspec.Struct, frozen=True):
+    """Of the 10th percentile: what a step takes while nobody disturbs the machine."""
+
+    a_p10_ms: float
+    b_p10_ms: float
+    change_pct: float | None
+    interval_pct: Interval | None
+
+
 class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
     """One phase, or the whole step (`phase: step`)."""
 
     phase: str
     verdict: Verdict
     judged_by: Basis = "median"
+    """`quiet`: the fastest tenth of the steps, where only the machine made the others slower."""
     a_p50_ms: float | None
     b_p50_ms: float | None
     change_pct: float | None = None
     interval_pct: Interval | None = None
     tail: TailChange | None = None
     mean: MeanChange | None = None
+    quiet: QuietChange | None = None
 
 
 class ComparedRun(msgspec.Struct, frozen=True):

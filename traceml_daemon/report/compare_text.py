@@ -7,13 +7,23 @@ from pathlib import Path
 from typing import Final
 
 from traceml_client.protocol.errors import StoreError
-from traceml_daemon.report.compare_form import ComparedRun, Comparison, Interval, PhaseChange, RunRow, RunTable, Verdict
+from traceml_daemon.report.compare_form import (
+    Basis,
+    ComparedRun,
+    Comparison,
+    Interval,
+    PhaseChange,
+    RunRow,
+    RunTable,
+    Verdict,
+)
 from traceml_daemon.report.form import PHASE_NAMES
 from traceml_daemon.report.saved import SavedRun, read_run
 
 MIN_STEPS: Final = 30
 """Seven stretches of four steps; below, an interval says more about luck than about the run."""
 _MANY_PCT: Final = 900.0
+_BASIS: Final[dict[Basis, str]] = {"median": "median", "mean": "mean", "quiet": "fastest tenth"}
 
 
 def refusal(a: SavedRun, b: SavedRun) -> str | None:
@@ -31,14 +41,19 @@ def refusal(a: SavedRun, b: SavedRun) -> str | None:
     return None
 
 
-def why(verdict: Verdict, step: PhaseChange, phases: Sequence[PhaseChange], margin_pct: float) -> str:
-    """One sentence. `step` was measured in both runs."""
+def why(
+    verdict: Verdict, step: PhaseChange, phases: Sequence[PhaseChange], margin_pct: float, disturbed: Sequence[str]
+) -> str:
+    """One sentence. `disturbed`: the runs, A or B, of which the machine left no step alone."""
     if step.change_pct is None or step.interval_pct is None:
         return "no step time that both runs measured"
     moved = f"the median step changed by {step.change_pct:+.1f} % ({interval_text(step.interval_pct)})"
     if verdict != "inconclusive":
-        reason = moved if step.judged_by == "median" else _by_mean(step, margin_pct)
+        reason = {"median": moved, "mean": _by_mean(step, margin_pct), "quiet": _by_quiet(step)}[step.judged_by]
         return reason + (f"; less than {margin_pct:g} % is no change" if verdict == "same" else _where(step, phases))
+    if disturbed:
+        which = "both runs" if len(disturbed) == 2 else f"run {disturbed[0]}"
+        return f"{moved}, but {which} had slow stretches in all phases alike and hardly an undisturbed step: repeat it"
     if abs(step.change_pct) < margin_pct:
         return f"{moved}: a change of more than {margin_pct:g} % may hide in that noise; more steps would tell"
     if step.interval_pct[0] <= 0 <= step.interval_pct[1]:
@@ -46,11 +61,19 @@ def why(verdict: Verdict, step: PhaseChange, phases: Sequence[PhaseChange], marg
     return f"{moved}, but the mean moved the other way"
 
 
+def _by_quiet(step: PhaseChange) -> str:
+    if step.quiet is None or step.quiet.interval_pct is None:
+        return ""
+    return (
+        f"the fastest tenth of the steps changed by {step.quiet.change_pct:+.1f} % "
+        f"({interval_text(step.quiet.interval_pct)}), the median by {step.change_pct:+.1f} %: slow stretches were slow "
+        f"in all phases alike, as on a machine that others use too"
+    )
+
+
 def _by_mean(step: PhaseChange, margin_pct: float) -> str:
-    assert step.change_pct is not None
-    assert step.interval_pct is not None
-    assert step.mean is not None
-    assert step.mean.interval_pct is not None
+    if step.interval_pct is None or step.mean is None or step.mean.interval_pct is None:
+        return ""
     mean = f"the mean by {step.mean.change_pct:+.1f} % ({interval_text(step.mean.interval_pct)})"
     if max(map(abs, step.interval_pct)) < 2 * margin_pct:
         return f"the median step changed by {step.change_pct:+.1f} %, but {mean}: slow steps have become more or fewer"
@@ -58,17 +81,22 @@ def _by_mean(step: PhaseChange, margin_pct: float) -> str:
 
 
 def _where(step: PhaseChange, phases: Sequence[PhaseChange]) -> str:
-    """The phase that moved most in the step's own direction."""
-    if step.mean is None:
-        return ""
-    total_ms = step.mean.b_mean_ms - step.mean.a_mean_ms
-    moved = [(p.mean.b_mean_ms - p.mean.a_mean_ms, p.phase) for p in phases if p.mean is not None]
-    if not moved or total_ms == 0:
-        return ""
-    most_ms, name = max(moved, key=lambda each: each[0] * total_ms)
+    """The phase that moved most in the step's own direction, by the figure that the verdict is of."""
+    basis = step.judged_by
+    total_ms = _moved_ms(step, basis) or 0.0
+    moved = [(moved_ms, phase.phase) for phase in phases if (moved_ms := _moved_ms(phase, basis)) is not None]
+    most_ms, name = max(moved, key=lambda each: each[0] * total_ms, default=(0.0, ""))
     if most_ms * total_ms <= 0:
         return ""
-    return f"; most of it in {name}, whose mean changed by {most_ms:+.3f} ms (the step's by {total_ms:+.3f})"
+    return f"; most of it in {name}, whose {_BASIS[basis]} changed by {most_ms:+.3f} ms (the step's by {total_ms:+.3f})"
+
+
+def _moved_ms(phase: PhaseChange, basis: Basis) -> float | None:
+    if basis == "mean":
+        return None if phase.mean is None else phase.mean.b_mean_ms - phase.mean.a_mean_ms
+    if basis == "quiet":
+        return None if phase.quiet is None else phase.quiet.b_p10_ms - phase.quiet.a_p10_ms
+    return None if phase.a_p50_ms is None or phase.b_p50_ms is None else phase.b_p50_ms - phase.a_p50_ms
 
 
 def caveats(a: SavedRun, b: SavedRun) -> Iterator[str]:

@@ -20,7 +20,7 @@ from traceml_daemon.triage.observations import Observations, Place
 from traceml_daemon.triage.originals import blame_originals
 from traceml_daemon.triage.recoveries import has_recovered
 from traceml_daemon.triage.verdict import BY_SIGNAL, Findings, Verdict, places_of
-from traceml_daemon.triage.waiting import blame_communication
+from traceml_daemon.triage.waiting import blame_communication, is_end_of_waiting
 
 _STOPPING: Final = frozenset({1, 2, 15})
 _MANY_AGENTS: Final = 3
@@ -48,7 +48,7 @@ def _blame_causes(found: Findings) -> Verdict | None:
     causes = [cause for cause in found.causes if not is_consequence(cause) and cause.tier != Tier.EXTERNAL]
     if _has_waited(found) and not any(cause.is_stated for cause in stops):
         stops = []
-    stops = [cause for cause in stops if not _is_clean_up(cause, found)]
+    stops = [cause for cause in stops if not _is_clean_up(cause, found) and not is_end_of_waiting(cause, found)]
     first_stop = min(stops, key=lambda cause: cause.order, default=None)
     if first_stop is not None and (first_stop.is_stated or first_stop.category != "hang"):
         causes = [cause for cause in causes if not _is_after(cause.place, first_stop)]

@@ -36,7 +36,7 @@ def without_bystanders(causes: list[Cause], ends: list[End], seen: Observations)
     kills = [cause for cause in causes if cause.tier == Tier.RECORD and cause.category == "host_oom_kill"]
     if not kills or not ends:
         return causes
-    own = {end.pid for end in ends} | {one.pid for one in seen.signals} | seen.killed_pids
+    own = {end.pid for end in ends} | {one.pid for one in seen.signals} | seen.killed_pids | seen.processes.pids
     own |= {pid for one in seen.raised for pid in pids_in(one.message)}
     killed = any(signal_of(one.code) == 9 for one in seen.exits) or any("illed" in one.message for one in seen.raised)
     others = [cause for cause in kills if _is_of_others(cause, own, ends if killed else [])]

@@ -9,7 +9,7 @@ from typing import Final
 
 from traceml_daemon.triage.ends import End
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised
-from traceml_daemon.triage.whose_error import is_agents
+from traceml_daemon.triage.whose_error import is_agents, is_announcement
 
 
 class Tier(IntEnum):
@@ -51,8 +51,8 @@ _TIERS: Final = {
     "agent_failure": Tier.AGENT,
     "collateral_only": Tier.PEER,
 }
-_MILD: Final = re.compile(r"\b(?:WARNING|(?<!NCCL )WARN|INFO|DEBUG|\w+Warning)\b")
-"""A level at which a program says what it goes on after."""
+_MILD: Final = re.compile(r"(?<!=)\b(?:WARNING|(?<!NCCL )WARN|INFO|DEBUG|\w+Warning)\b")
+"""A level at which a program says what it goes on after; not `NCCL_DEBUG=INFO`."""
 _RETRIED: Final = re.compile(
     r"(?i)\bretry|\battempt \d|\bfall(?:ing)? back|\bskipp(?:ing|ed)|\bwill try|\boptional\b"
     r"|\b(?:disabl|ignor|continu)ing"
@@ -132,6 +132,7 @@ def causes_of(seen: Observations) -> list[Cause]:
         classify(raised)
         for raised in seen.raised
         if id(raised) not in superseded and not raised.is_ignored and not is_wrapper(raised)
+        if not is_announcement(raised, seen.raised)
     ]
     hits: dict[tuple[str, int, int], Hit] = {}
     for hit in sorted(seen.hits, key=lambda hit: (hit.rank is None, not hit.is_stated)):

@@ -6,7 +6,7 @@ import re
 
 from traceml_daemon.triage.causes import Cause, Tier
 from traceml_daemon.triage.ends import End, first_end, only_worker, signal_of, task_ended_by
-from traceml_daemon.triage.observations import Place
+from traceml_daemon.triage.observations import Exit, Place
 from traceml_daemon.triage.tracebacks import FATAL
 from traceml_daemon.triage.verdict import BY_SIGNAL, Confidence, Findings, Verdict, places_of
 
@@ -83,7 +83,7 @@ def blame_kill(found: Findings) -> Verdict | None:
         evidence: list[Place] = [place for end in killed[:3] for place in places_of(end)]
         return Verdict("sigkill_unattributed", "unknown", one.rank if one else None, killed[0].code, evidence=evidence)
     for report in found.seen.exits:
-        if report.source in ("launcher", "scheduler") and signal_of(report.code) == 9:
+        if _is_bare_kill(report) and not _is_clean_up(report, found):
             rank = only_worker(found.seen)
             rank = task_ended_by(9, found.seen) if rank is None and not found.ends else rank
             return Verdict("sigkill_unattributed", "unknown", rank, report.code, evidence=[report.place])
@@ -92,6 +92,16 @@ def blame_kill(found: Findings) -> Verdict | None:
         category, confidence = BY_SIGNAL[signal_of(first.code)]
         return Verdict(category, confidence, first.rank, first.code, evidence=places_of(first))
     return None
+
+
+def _is_bare_kill(report: Exit) -> bool:
+    return report.source in ("launcher", "scheduler") and signal_of(report.code) == 9
+
+
+def _is_clean_up(kill: Exit, found: Findings) -> bool:
+    """When one worker has failed, launchers kill the rest, and a shell or a scheduler tells of that afterwards."""
+    failed = [one.place for one in found.seen.exits if one.code and signal_of(one.code) not in (9, *_STOPS)]
+    return any(place.file == kill.place.file and place.line < kill.place.line for place in failed)
 
 
 def blame_exit(found: Findings) -> Verdict | None:

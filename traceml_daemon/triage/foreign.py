@@ -25,14 +25,16 @@ _SOURCE: Final = re.compile(r"[A-Za-z][A-Za-z0-9.]*[-_][\w.-]*\w")
 class ForeignPrefixes:
     """Of one log."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "is_in_table")
 
     def __init__(self) -> None:
         self._known: dict[str, re.Pattern[str]] = {}
+        self.is_in_table = False
+        """torchrun indents what stands in its table: nothing is to be learned from that."""
 
     def cut(self, text: str) -> tuple[str, str]:
         """The prefix of a line and the rest; the prefix is empty where none is known."""
-        start = _START.search(text, 0, _MAX_CHARS)
+        start = None if self.is_in_table else _START.search(text, 0, _MAX_CHARS)
         if start is not None:
             prefix = text[: start.start()]
             if not prefix or _QUOTING.search(prefix):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from traceml_daemon.triage.lines import Speaker
+from traceml_daemon.triage.processes import ProcessRanks
 
 _MAX_HOSTS: Final = 16
 _MAX_HEARD: Final = 4096
@@ -105,6 +106,8 @@ class Exit:
     message: str = ""
     """Of the table: what it shows as the cause."""
     message_place: Place | None = None
+    message_rest: list[Place] = field(default_factory=list)
+    """Further lines of it, and of the exceptions before it in a chain."""
     has_traceback: bool = False
     frames: list[str] = field(default_factory=list)
     is_chosen: bool = False
@@ -177,6 +180,7 @@ class Observations:
     """By file and local rank, as the only agent of that file said it."""
     task_ranks: set[tuple[int, int]] = field(default_factory=set)
     """Task and rank of lines that name both."""
+    processes: ProcessRanks = field(default_factory=ProcessRanks)
     num_workers: int = 0
     """As a launcher said; 0 where none did."""
     num_lines: int = 0

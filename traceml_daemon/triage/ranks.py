@@ -81,6 +81,7 @@ def _of_line(cause: Cause, causes: list[Cause], ends: list[End], seen: Observati
     ranks = {end.rank for end in owners if signal_of(end.code) == number} or {end.rank for end in owners}
     raised = [other for other in causes if other.raised is not None and named & pids_in(other.raised.message)]
     ranks |= {other.rank for other in raised if other.rank is not None}
+    ranks = ranks or _told(named, cause, seen)
     if len(ranks) == 1:
         return ranks.pop()
     same = {other.rank for other in causes if other.raised is not None and _is_same(cause, other)}
@@ -89,6 +90,13 @@ def _of_line(cause: Cause, causes: list[Cause], ends: list[End], seen: Observati
     if not same and not ends and number is not None:
         return task_ended_by(number, seen)
     return same.pop() if len(same) == 1 else None
+
+
+def _told(named: set[int], cause: Cause, seen: Observations) -> set[int | None]:
+    """By the start lines of the job; who saw that ranks differ need not be the one that is different."""
+    if cause.category == "collective_mismatch":
+        return set()
+    return {rank for pid in named if (rank := seen.processes.rank_of(pid)) is not None}
 
 
 def _on_device(cause: Cause, ends: list[End]) -> End | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from traceml_daemon.triage import torchrun_lines
+from traceml_daemon.triage import processes, torchrun_lines
 from traceml_daemon.triage.aftermath import Aftermath
 from traceml_daemon.triage.endings import good_end, is_suspect, last_progress
 from traceml_daemon.triage.foreign import ForeignPrefixes
@@ -37,7 +37,8 @@ _MAX_TAIL: Final = 4_000
 
 _STRUCTURAL: Final = (
     "traceback (most", '  file "', "error", "exception", "interrupt", "failed", "failure", "fatal", "killed", "abort",
-    "\u2502 /", "watchdog", "exit status", "notfound", *LITERALS, *torchrun_lines.LITERALS,
+    "\u2502 /", "watchdog", "exit status", "notfound", *LITERALS, *processes.LITERALS,
+    *torchrun_lines.LITERALS,
 )  # fmt: skip
 _RETURN: Final = re.compile(rb"\r(?!\n)")
 Screen = Callable[[bytes], Iterator[int]]
@@ -149,6 +150,7 @@ class LogReader:
 
     def _look(self, number: int, piece: bytes) -> bool:
         """Read one line closely; whether anything came of it."""
+        self._foreign.is_in_table = self._table.is_open
         line = attribute(number, piece, self._foreign)
         if "\n" not in line.text:
             return self._look_at(line)
@@ -178,8 +180,10 @@ class LogReader:
         if self._tracebacks.is_source(line):
             return True
         is_launchers = self._launchers.take(line, place)
+        tells_process = not line.is_agents and self._seen.processes.take(line.text)
         raised = self._tracebacks.take(line, place.quote)
-        return self._note(line, place, raised, is_launchers=is_launchers) or is_launchers or raised is not None
+        is_news = self._note(line, place, raised, is_launchers=is_launchers)
+        return is_news or is_launchers or tells_process or raised is not None
 
     def _note(self, line: Line, place: Place, raised: Raised | None, *, is_launchers: bool) -> bool:
         """Whether the line added anything to what was known."""
@@ -256,9 +260,10 @@ class LogReader:
             speaker = attribute(0, b"").speaker
             raised = Raised(place, speaker, one.time, kind[0], kind[1], tuple(one.frames), one.rank, has_header=True)
             raised.is_in_table = True
-            line = attribute(place.line, place.quote.encode())
-            found = self._book.search(line.text.strip(), ("line", "error"), "\n".join(one.frames))
-            raised.hits = [self._hit(sign, match, line, place) for sign, match in found]
+            for said in (place, *one.message_rest):
+                line = attribute(said.line, said.quote.encode())
+                found = self._book.search(line.text.strip(), ("line", "error"), "\n".join(one.frames))
+                raised.hits += [self._hit(sign, match, line, said) for sign, match in found]
             self._seen.raised.append(raised)
 
     def _note_tail(self) -> None:

@@ -17,6 +17,8 @@ _RANK: Final = re.compile(r"(\d{1,12}) \(local_rank: (\d{1,12})\)")
 _CODE: Final = re.compile(r"(-?\d{1,12}) \(pid: (\d{1,12})\)")
 _TIME: Final = re.compile(r"\d+-(\d{1,12})-(\d{1,12})_(\d{1,12}):(\d{1,12}):(\d{1,12})")
 _SOLE: Final = "<NO_OTHER_FAILURES>"
+_TRACEBACK: Final = "Traceback"
+_MAX_REST: Final = 20
 
 
 class Table:
@@ -82,17 +84,24 @@ class Table:
             return self._new_exit(line, place)
         if name in ("traceback", "msg") and self._last is not None:
             self._last.message, self._last.message_place = value.strip('"'), place
-            self._last.has_traceback = value.startswith("Traceback")
+            self._last.has_traceback = value.startswith(_TRACEBACK)
         return None
 
     def _continue_traceback(self, line: Line, place: Place) -> None:
-        """The last line of a traceback says what was raised; its own message may take more lines."""
+        """Below the frames stands what was raised, in one line or more, and then maybe what was raised from that."""
         last, text = self._last, line.text.strip()
         if last is None or not last.has_traceback or not text:
             return
-        if line.text[:3] == "   ":
+        if text.startswith(_TRACEBACK):
+            if last.message_place is not None and not last.message.startswith(_TRACEBACK):
+                last.message_rest.insert(0, last.message_place)
+            last.message, last.message_place = text, place
+        elif not last.message.startswith(_TRACEBACK):
+            if len(last.message_rest) < _MAX_REST:
+                last.message_rest.append(place)
+        elif line.text[:3] == "   ":
             last.frames.append(text)
-        elif last.message.startswith("Traceback"):
+        else:
             last.message, last.message_place = text, place
 
     def _new_exit(self, line: Line, place: Place) -> Exit | None:

@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from traceml_daemon.triage.causes import Cause, Tier
+from traceml_daemon.triage.observations import Raised
 from traceml_daemon.triage.verdict import Findings, Verdict
 
+_ENDING: Final = frozenset({"interrupted", "hangup", "sigterm_unattributed"})
+_MEETING: Final = re.compile(r"torch/distributed/(?:elastic/rendezvous/\w+|rendezvous)\.py:|:_store_based_barrier")
+_LEFT: Final = re.compile(r"(?i)closed|reset by peer|broken pipe|got 0 bytes")
 _ABSENT: Final = re.compile(r"\bRank (\d{1,6}) failed to pass monitoredBarrier")
 """The one that checks a barrier says who did not come."""
 
@@ -24,10 +28,39 @@ def blame_communication(found: Findings) -> Verdict | None:
             first = group[0]
             verdict = Verdict(first.category, "confirmed" if first.is_stated else "likely", initiator=first)
             verdict.evidence = [first.place, *first.support, *(cause.place for cause in group[1:4])]
-            if tier == Tier.SYSTEM and len({cause.rank for cause in group}) == 1 and first.is_attributed:
-                verdict.rank = first.rank
+            verdict.rank = _rank_without(group) if tier == Tier.SYSTEM else None
             return verdict
     return None
+
+
+def _rank_without(group: list[Cause]) -> int | None:
+    """The only rank that speaks of it; or that failed of something which it did not get of its own node."""
+    signed = {cause.rank for cause in group}
+    if len(signed) == 1 and group[0].is_attributed:
+        return signed.pop()
+    own = {cause.rank for cause in group if cause.is_stated and (cause.raised is not None or cause.rank is not None)}
+    return own.pop() if len(own) == 1 and all(cause.is_stated for cause in group if cause.raised is not None) else None
+
+
+def is_end_of_waiting(stop: Cause, found: Findings) -> bool:
+    """Somebody stopped a node that waited for another one, which could not come and says so."""
+    if stop.category not in _ENDING:
+        return False
+    stopped = [stop.raised] if stop.raised is not None else _signaled(stop.place.file, found)
+    if not any(_MEETING.search("\n".join(one.frames)) for one in stopped):
+        return False
+    apart = [cause for cause in found.causes if cause.tier == Tier.RENDEZVOUS and cause.is_stated]
+    apart = [cause for cause in apart if cause.place.file != stop.place.file or cause.order < stop.order]
+    return any(cause.raised is not None and not _is_left(cause.raised) for cause in apart)
+
+
+def _signaled(file: int, found: Findings) -> list[Raised]:
+    return [one for one in found.seen.raised if one.place.file == file and one.short_type == "SignalException"]
+
+
+def _is_left(raised: Raised) -> bool:
+    """It had met the other one, or the other one was gone."""
+    return any(_LEFT.search(f"{one.type} {one.message}") for one in raised.chain())
 
 
 def _timeout(found: Findings, group: list[Cause]) -> Verdict:

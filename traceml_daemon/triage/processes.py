@@ -1,0 +1,65 @@
+"""Which process is which rank, as the start lines of scripts and of NCCL tell."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Final
+
+LITERALS: Final = ("pid ", "pid=", "pid:", " nranks ")
+_RANK: Final = re.compile(
+    r"(?i)(?<![a-z_\d-])(?<!local )(?<!node )(?<!group )(?:global[ _])?rank[ =:#\"']{1,4}(\d{1,6})\b"
+)
+_PID: Final = re.compile(r"(?i)(?<!parent )\bpid[ =:#\"']{1,4}(\d{2,10})\b")
+_NCCL: Final = re.compile(
+    r"(?<!\d)(\d{2,10}):\d{1,10} \[\d{1,4}\] NCCL INFO (?:\w+ )?comm 0x\w+ rank (\d{1,6}) nranks (\d{1,7})\b"
+)
+_BY_SCRIPT: Final = 1 << 30
+"""Beats what NCCL says of any group."""
+_MAX_CHARS: Final = 300
+_MAX_PROCESSES: Final = 4096
+
+
+class ProcessRanks:
+    """Of all files. A process that was told to be two ranks is none that is known."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self) -> None:
+        self._told: dict[int, tuple[int, int | None]] = {}
+        """By process: the size of the group in which it was told, and the rank; None: it was told to be several."""
+
+    @property
+    def pids(self) -> frozenset[int]:
+        return frozenset(self._told)
+
+    def take(self, text: str) -> bool:
+        """Whether a line tells it."""
+        if found := _NCCL.search(text):
+            self._note(int(found[1]), int(found[2]), int(found[3]))
+            return True
+        if len(text) > _MAX_CHARS:
+            return False
+        ranks, pids = set(_RANK.findall(text)), set(_PID.findall(text))
+        if len(ranks) != 1 or len(pids) != 1:
+            return False
+        self._note(int(pids.pop()), int(ranks.pop()), _BY_SCRIPT)
+        return True
+
+    def rank_of(self, pid: int) -> int | None:
+        """Of NCCL's groups only the largest counts, and only if no rank of it stands for two processes."""
+        size, rank = self._told.get(pid, (0, None))
+        if size == _BY_SCRIPT or rank is None:
+            return rank
+        largest = max(size for size, _ in self._told.values() if size != _BY_SCRIPT)
+        times = Counter(other for group, other in self._told.values() if group == size)
+        return rank if size == largest and times[rank] == 1 else None
+
+    def _note(self, pid: int, rank: int, size: int) -> None:
+        known = self._told.get(pid)
+        if known is None and len(self._told) >= _MAX_PROCESSES:
+            return
+        if known is None or known[0] < size:
+            self._told[pid] = size, rank
+        elif known[0] == size and known[1] != rank:
+            self._told[pid] = size, None

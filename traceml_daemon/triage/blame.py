@@ -15,7 +15,7 @@ from typing import Final
 from traceml_daemon.triage.causes import Cause, Tier, is_consequence
 from traceml_daemon.triage.consequences import complete
 from traceml_daemon.triage.deaths import blame_crash, blame_exit, blame_kill
-from traceml_daemon.triage.ends import first_end, signal_of
+from traceml_daemon.triage.ends import End, first_end, signal_of
 from traceml_daemon.triage.observations import Observations, Place
 from traceml_daemon.triage.originals import blame_originals
 from traceml_daemon.triage.recoveries import has_recovered
@@ -140,13 +140,17 @@ def _without_cause(found: Findings) -> Verdict:
         verdict = Verdict(category, "unknown", first.rank if first else None)
         verdict.exit_code = first.code if first else None
         ends = [first] if first is not None else found.ends[:3]
-        verdict.evidence = [place for end in ends for place in places_of(end)]
+        verdict.evidence = [place for end in ends for place in (*places_of(end), *_silence_of(end))]
         verdict.evidence = verdict.evidence or [one.place for one in seen.exits[:2]] or seen.wrappers[:1]
         verdict.evidence = verdict.evidence or [one.place for one in seen.signals[:2]]
         return verdict
     if seen.suspects or not seen.progress:
         return Verdict("insufficient_evidence", "unknown", evidence=seen.suspects[:3])
     return Verdict("ok", "likely", evidence=seen.progress[:1])
+
+
+def _silence_of(end: End) -> list[Place]:
+    return [one.no_error_file for one in end.reports if one.no_error_file is not None]
 
 
 def _is_after(place: Place, stop: Cause) -> bool:

@@ -14,7 +14,8 @@ from typing import Final
 from traceml_daemon.triage.causes import Tier, tier_of
 from traceml_daemon.triage.lines import MAX_PIECE_BYTES, Pieces, Speaker, attribute
 from traceml_daemon.triage.observations import Place
-from traceml_daemon.triage.reader import Screen, quote_of
+from traceml_daemon.triage.quotes import quote_of
+from traceml_daemon.triage.reader import Screen
 from traceml_daemon.triage.signs import SignBook
 
 MAX_SHAPES: Final = 4_096

@@ -109,6 +109,8 @@ class Exit:
     message_rest: list[Place] = field(default_factory=list)
     """Further lines of it, and of the exceptions before it in a chain."""
     has_traceback: bool = False
+    no_error_file: Place | None = None
+    """Where the table says that the worker left none."""
     frames: list[str] = field(default_factory=list)
     is_chosen: bool = False
     """By the script: an exception would have been told with its traceback."""

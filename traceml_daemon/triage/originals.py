@@ -51,7 +51,8 @@ def blame_originals(causes: list[Cause], found: Findings) -> Verdict:
     if odd not in (None, first.rank):
         verdict.confidence = "likely"
     same = [cause for cause in lasting if cause.category == first.category and cause.rank in (None, verdict.rank)]
-    places = [first.place, *first.support, *(cause.place for cause in same[:4] if cause.raised is None)]
+    said = [cause.raised.place for cause in same if cause.raised is not None]
+    places = [first.place, *first.support, *said[:1], *(cause.place for cause in same[:4] if cause.raised is None)]
     verdict.evidence = list(dict.fromkeys(places))
     if verdict.rank is None:
         verdict.suspects = sorted({cause.rank for cause in lasting if cause.rank is not None})

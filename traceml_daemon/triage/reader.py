@@ -15,6 +15,7 @@ from traceml_daemon.triage.foreign import ForeignPrefixes
 from traceml_daemon.triage.laggards import LITERALS, ProgressRecords
 from traceml_daemon.triage.lines import MAX_PIECE_BYTES, Line, Pieces, Speaker, attribute
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised
+from traceml_daemon.triage.quotes import place_at, quote_of
 from traceml_daemon.triage.signs import Sign, SignBook
 from traceml_daemon.triage.tables import Table
 from traceml_daemon.triage.torchrun_lines import TorchrunLines
@@ -24,7 +25,6 @@ from traceml_daemon.triage.whose_error import is_agents, is_own_error
 
 _MAX_SHAPES: Final = 4_096
 _FOLD: Final = bytes.maketrans(b"123456789", b"000000000")
-_MAX_QUOTE: Final = 400
 _MAX_ALIKE: Final = 4
 """Kept of hits and exceptions that one speaker repeats: the first ones."""
 _MAX_RECORDS: Final = 64
@@ -212,7 +212,7 @@ class LogReader:
         named = match.groupdict().get("rank")
         return Hit(
             category=sign.category,
-            place=place,
+            place=place_at(place, line, match),
             speaker=line.speaker,
             time=line.time,
             is_stated=sign.states,
@@ -275,12 +275,3 @@ class LogReader:
 def wanted_words(book: SignBook) -> tuple[bytes, ...]:
     """In lower case: a line without any of them is read only inside of something open."""
     return tuple(word.encode() for word in dict.fromkeys((*_STRUCTURAL, *book.line_literals)))
-
-
-def quote_of(line: Line) -> str:
-    """The line as it stands in the file, shortened to what can be shown; without colours if it had some."""
-    text = line.raw.strip("\r\n\0 \t\ufffd")
-    if "\x1b" in text or "\0" in text:
-        pieces = (piece.strip() for piece in re.split(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00\x1b]", text))
-        text = max(pieces, key=lambda piece: (piece in line.text or line.text in piece, len(piece)))
-    return text[:_MAX_QUOTE].rstrip("\ufffd ")

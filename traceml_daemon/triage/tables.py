@@ -82,6 +82,8 @@ class Table:
         self._fields[name] = value
         if name == "exitcode":
             return self._new_exit(line, place)
+        if name == "error_file" and value == "<N/A>" and self._last is not None:
+            self._last.no_error_file = place
         if name in ("traceback", "msg") and self._last is not None:
             self._last.message, self._last.message_place = value.strip('"'), place
             self._last.has_traceback = value.startswith(_TRACEBACK)

@@ -8,6 +8,7 @@ from typing import Final
 
 from traceml_daemon.triage.lines import Line
 from traceml_daemon.triage.observations import AgentSignal, Exit, Observations, Place
+from traceml_daemon.triage.quotes import place_at
 
 SIGNAL_NUMBERS: Final = {
     "HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "TRAP": 5, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "USR1": 10,
@@ -140,6 +141,7 @@ class TorchrunLines:
         if found is None:
             return False
         local_rank = _LOCAL_RANK.search(line.text)
+        place = place_at(place, line, found)
         one = Exit(place, "launcher", int(found[2]), local_rank=int(local_rank[1]) if local_rank else None)
         self._add(line, place, one)
         return True
@@ -156,6 +158,7 @@ class TorchrunLines:
         found = _CALLED.search(line.text)
         if found is None or not _PYTHON.search(found[1]):
             return False
+        place = place_at(place, line, found)
         code = int(found[2]) if found[2] else -SIGNAL_NUMBERS.get(found[3], 0)
         local_rank = _LOCAL_RANK.search(found[1])
         self._add(line, place, Exit(place, "launcher", code, local_rank=int(local_rank[1]) if local_rank else None))

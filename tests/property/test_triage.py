@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from traceml_daemon.log_files.sign_files import load_book
 from traceml_daemon.triage.blame import judge
 from traceml_daemon.triage.observations import Observations
-from traceml_daemon.triage.reader import LogReader, wanted_words
+from traceml_daemon.triage.reader import LogReader, screened_words
 from traceml_daemon.triage.screen import build_screen
 from traceml_daemon.triage.verdict import Verdict
 
 BOOK = load_book()
-SCREEN = build_screen(wanted_words(BOOK))
+SCREEN = build_screen(screened_words(BOOK))
 PIECES = (
     "Traceback (most recent call last):\n",
     '  File "/data/job/train.py", line 7, in main\n',
@@ -41,6 +41,9 @@ PIECES = (
     "\x00\x00\xff\xfe\n",
     "\n",
     "rank 2: training failed\n",
+    "[rank=3 pid=4711] step 1 loss 0.1\n",
+    "n1:4711:12 [0] NCCL INFO comm 0x7f rank 3 nranks 4 - Init COMPLETE\n",
+    "Killed process 4711 (python) total-vm:9kB\n",
 )
 some_log = st.lists(st.sampled_from(PIECES) | st.text(max_size=20), max_size=40).map(
     lambda pieces: "".join(pieces).encode("utf-8", "surrogatepass")

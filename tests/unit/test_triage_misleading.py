@@ -190,6 +190,7 @@ def test_the_whole_message_of_an_error_file_tells(message: tuple[str, ...], cate
         "rank={rank} pid={pid} host=n1",
         "pid {pid}: global rank {rank} of 4, local rank 0",
         "Rank {rank} (PID: {pid}) ready",
+        "[Rank {rank}] [PID {pid}] step {pid} loss 0.5",
         "INFO worker started: pid={pid}, rank={rank}, local_rank=1",
         "n1:{pid}:977 [1] NCCL INFO comm 0x7f00 rank {rank} nranks 4 cudaDev 1 nvmlDev 1 - Init COMPLETE",
     ],

@@ -10,7 +10,7 @@ from typing import BinaryIO, Final
 
 from traceml_daemon.log_files.sign_files import load_book
 from traceml_daemon.triage.observations import Observations
-from traceml_daemon.triage.reader import LogReader, Screen, wanted_words
+from traceml_daemon.triage.reader import LogReader, Screen, screened_words
 
 _TAIL_BYTES: Final = 256 << 10
 _TAIL_LINES: Final = 400
@@ -68,4 +68,4 @@ def large_screen(num_bytes: int, words: Iterable[bytes] = ()) -> Screen | None:
     bytes(_KEPT_BYTES)
     from traceml_daemon.triage.screen import build_screen
 
-    return build_screen(words or wanted_words(load_book()))
+    return build_screen(words or screened_words(load_book()))

@@ -6,11 +6,13 @@ import re
 from collections import Counter
 from typing import Final
 
-LITERALS: Final = ("pid ", "pid=", "pid:", " nranks ")
+LITERALS: Final = ("rank ", "rank=", "rank:", 'rank"', "rank'", "rank#")
+"""One of them stands in every line that tells it, in lower case; most lines with one tell nothing."""
 _RANK: Final = re.compile(
-    r"(?i)(?<![a-z_\d-])(?<!local )(?<!node )(?<!group )(?:global[ _])?rank[ =:#\"']{1,4}(\d{1,6})\b"
+    r"(?<![A-Za-z_\d-])(?<![Ll]ocal )(?<![Nn]ode )(?<![Gg]roup )"
+    r"(?:[Gg](?:lobal|LOBAL)[ _])?(?:[Rr]ank|RANK)[ =:#\"']{1,4}(\d{1,6})\b"
 )
-_PID: Final = re.compile(r"(?i)(?<!parent )\bpid[ =:#\"']{1,4}(\d{2,10})\b")
+_PID: Final = re.compile(r"(?<!parent )\b(?:pid|PID)[ =:#\"']{1,4}(\d{2,10})\b")
 _NCCL: Final = re.compile(
     r"(?<!\d)(\d{2,10}):\d{1,10} \[\d{1,4}\] NCCL INFO (?:\w+ )?comm 0x\w+ rank (\d{1,6}) nranks (\d{1,7})\b"
 )
@@ -18,6 +20,11 @@ _BY_SCRIPT: Final = 1 << 30
 """Beats what NCCL says of any group."""
 _MAX_CHARS: Final = 300
 _MAX_PROCESSES: Final = 4096
+
+
+def may_tell(line: bytes) -> bool:
+    """Whether a line is worth a look: cheap, as every line of a log is asked."""
+    return (b"ank" in line or b"RANK" in line) and (b"pid" in line or b"PID" in line or b" nranks " in line)
 
 
 class ProcessRanks:

@@ -15,7 +15,7 @@ from traceml_daemon.triage.foreign import ForeignPrefixes
 from traceml_daemon.triage.laggards import LITERALS, ProgressRecords
 from traceml_daemon.triage.lines import MAX_PIECE_BYTES, Line, Pieces, Speaker, attribute
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised
-from traceml_daemon.triage.quotes import place_at, quote_of
+from traceml_daemon.triage.quotes import MAX_QUOTE, place_at, quote_of
 from traceml_daemon.triage.signs import Sign, SignBook
 from traceml_daemon.triage.tables import Table
 from traceml_daemon.triage.torchrun_lines import TorchrunLines
@@ -34,11 +34,11 @@ _MAX_HITS: Final = 20_000
 _MAX_WATCHDOGS: Final = 20_000
 _MAX_SUSPECTS: Final = 20
 _MAX_TAIL: Final = 4_000
+_MAX_TOLD: Final = 10_000
 
 _STRUCTURAL: Final = (
     "traceback (most", '  file "', "error", "exception", "interrupt", "failed", "failure", "fatal", "killed", "abort",
-    "\u2502 /", "watchdog", "exit status", "notfound", *LITERALS, *processes.LITERALS,
-    *torchrun_lines.LITERALS,
+    "\u2502 /", "watchdog", "exit status", "notfound", *LITERALS, *torchrun_lines.LITERALS,
 )  # fmt: skip
 _RETURN: Final = re.compile(rb"\r(?!\n)")
 Screen = Callable[[bytes], Iterator[int]]
@@ -68,7 +68,7 @@ class LogReader:
         """Lines of these shapes, digits apart, say nothing; or nothing new."""
         self._before = b""
         self._last: tuple[int, bytes] = (0, b"")
-        self._num_raised = len(seen.raised)
+        self._num_told = 0
 
     def feed(self, chunk: bytes) -> None:
         for number, block in self._pieces.feed(chunk):
@@ -132,6 +132,7 @@ class LogReader:
         self._before = line[-400:]
 
     def _read_piece(self, number: int, piece: bytes) -> None:
+        self._note_process(piece)
         shape = piece.translate(_FOLD)
         if not self._is_open and (shape in self._dull or not self._is_wanted(piece, shape)):
             return
@@ -139,6 +140,11 @@ class LogReader:
         if self._look(number, piece) or was_open or self._is_open or len(self._dull) >= _MAX_SHAPES:
             return
         self._dull.add(shape)
+
+    def _note_process(self, piece: bytes) -> None:
+        """Apart from all else: some logs name rank and process in every line."""
+        if self._num_told < _MAX_TOLD and processes.may_tell(piece):
+            self._num_told += self._seen.processes.take(piece[:MAX_QUOTE].decode("utf-8", "replace"))
 
     def _is_wanted(self, piece: bytes, shape: bytes) -> bool:
         lowered = piece.lower()
@@ -180,10 +186,8 @@ class LogReader:
         if self._tracebacks.is_source(line):
             return True
         is_launchers = self._launchers.take(line, place)
-        tells_process = not line.is_agents and self._seen.processes.take(line.text)
         raised = self._tracebacks.take(line, place.quote)
-        is_news = self._note(line, place, raised, is_launchers=is_launchers)
-        return is_news or is_launchers or tells_process or raised is not None
+        return self._note(line, place, raised, is_launchers=is_launchers) or is_launchers or raised is not None
 
     def _note(self, line: Line, place: Place, raised: Raised | None, *, is_launchers: bool) -> bool:
         """Whether the line added anything to what was known."""
@@ -275,3 +279,8 @@ class LogReader:
 def wanted_words(book: SignBook) -> tuple[bytes, ...]:
     """In lower case: a line without any of them is read only inside of something open."""
     return tuple(word.encode() for word in dict.fromkeys((*_STRUCTURAL, *book.line_literals)))
+
+
+def screened_words(book: SignBook) -> tuple[bytes, ...]:
+    """Also those of lines that tell only which process is which rank."""
+    return (*wanted_words(book), *(word.encode() for word in processes.LITERALS))

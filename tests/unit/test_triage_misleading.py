@@ -31,6 +31,8 @@ def test_a_kill_told_after_another_workers_end_is_what_the_launcher_did_then(end
     assert read(DOGS + ended + kill).category == "collective_timeout"
     assert read(DOGS + kill + ended).category == "sigkill_unattributed"
     assert read(kill).category == "sigkill_unattributed"
+    lost = raised(1, "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited")
+    assert read(lost + ended + kill).category != "insufficient_evidence"
 
 
 WAITED = (
@@ -141,6 +143,15 @@ def test_what_nccl_saw_differ_beats_the_kind_that_it_returns(warning: str, kind:
     assert (verdict.category, verdict.rank) == ("collective_mismatch", None)
 
 
+@pytest.mark.parametrize("kind", ["invalid usage", "internal error", "invalid argument"])
+@pytest.mark.parametrize("type_name", ["RuntimeError", "torch.distributed.DistBackendError"])
+def test_an_error_of_nccl_is_no_exception_of_the_script(type_name: str, kind: str) -> None:
+    error = f"{HEADER}{TRAINED}{type_name}: NCCL error in: ProcessGroupNCCL.cpp:4, {kind}, NCCL version 2.4.8\n"
+    warning = "n1:43:99 [3] NCCL WARN Bootstrap : no socket interface found\n"
+    for log in (error, warning + error):
+        assert read(log).category == "nccl_system_error"
+
+
 FULL_SHM = "Error while creating shared memory segment /dev/shm/nccl-0pY (size 96), error: No space left on device (28)"
 
 
@@ -239,6 +250,7 @@ def test_an_exception_that_is_printed_before_its_traceback_is_one(message: str, 
     other = f"{HEADER}{TRAINED}{message}\n"
     assert read(other + log).rank is None
     assert read(raised(1, message) + log).rank is None
+    assert read(log + table((1, 1, 41), (1, 2, 42))).rank is None
 
 
 @pytest.mark.parametrize(

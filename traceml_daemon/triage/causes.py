@@ -132,7 +132,7 @@ def causes_of(seen: Observations) -> list[Cause]:
         classify(raised)
         for raised in seen.raised
         if id(raised) not in superseded and not raised.is_ignored and not is_wrapper(raised)
-        if not is_announcement(raised, seen.raised)
+        if not is_announcement(raised, seen)
     ]
     hits: dict[tuple[str, int, int], Hit] = {}
     for hit in sorted(seen.hits, key=lambda hit: (hit.rank is None, not hit.is_stated)):

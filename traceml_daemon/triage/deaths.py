@@ -99,7 +99,12 @@ def _is_bare_kill(report: Exit) -> bool:
 
 
 def _is_clean_up(kill: Exit, found: Findings) -> bool:
-    """When one worker has failed, launchers kill the rest, and a shell or a scheduler tells of that afterwards."""
+    """When one worker has failed, launchers kill the rest, and a shell or a scheduler tells of that afterwards.
+
+    A worker that lost its peer is told of before the peer, too, and says so.
+    """
+    if any(cause.tier == Tier.PEER for cause in found.causes):
+        return False
     failed = [one.place for one in found.seen.exits if one.code and signal_of(one.code) not in (9, *_STOPS)]
     return any(place.file == kill.place.file and place.line < kill.place.line for place in failed)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Final
 
-from traceml_daemon.triage.observations import Raised
+from traceml_daemon.triage.observations import Observations, Raised
 
 _AGENT_FRAME: Final = re.compile(
     r"torch/distributed/(?:run|launch|launcher/api|elastic/(?!multiprocessing/errors/__init__))[\w/]*\.py:"
@@ -24,11 +23,13 @@ def is_agents(raised: Raised) -> bool:
     return _AGENT_FRAME.search(frames) is not None and _WORKER_FRAME.search(frames) is None
 
 
-def is_announcement(raised: Raised, everything: Iterable[Raised]) -> bool:
+def is_announcement(raised: Raised, seen: Observations) -> bool:
     """Whether it is only the message that a program prints by itself before the traceback of the same exception."""
     if raised.has_header or raised.frames or raised.is_in_table:
         return False
-    said = [one for one in everything if _is_said_alike(one, raised)]
+    if len({one.pid for one in seen.exits if one.source in ("agent", "table") and one.code == 1}) > 1:
+        return False  # it may be all that is left of another worker's words
+    said = [one for one in seen.raised if _is_said_alike(one, raised)]
     full = [one for one in said if one.has_header]
     is_near = len(full) == 1 and 0 < full[0].place.line - raised.place.line <= _NEAR_LINES
     return is_near and len(said) == 2 and full[0].speaker == raised.speaker

@@ -204,6 +204,7 @@ def test_the_whole_message_of_an_error_file_tells(message: tuple[str, ...], cate
         "[Rank {rank}] [PID {pid}] step {pid} loss 0.5",
         "INFO worker started: pid={pid}, rank={rank}, local_rank=1",
         "n1:{pid}:977 [1] NCCL INFO comm 0x7f00 rank {rank} nranks 4 cudaDev 1 nvmlDev 1 - Init COMPLETE",
+        "[INFO] [launch.py:2:main] process {pid} spawned with command: ['python', '-u', 'a.py', '--local_rank={rank}']",
     ],
 )
 def test_a_kernels_record_names_a_process_whose_rank_a_start_line_told(start: str) -> None:
@@ -229,6 +230,26 @@ def test_a_kernels_record_names_a_process_whose_rank_a_start_line_told(start: st
 def test_a_number_on_a_node_or_in_a_smaller_group_is_not_the_rank(start: str) -> None:
     kill = "Memory cgroup out of memory: Killed process 5002 (python) total-vm:9kB\n"
     assert read(start + "\n", kill).rank != 2
+
+
+SPAWNED = "n1: [INFO] process {pid} spawned with command: ['python', 'a.py', '--local_rank={rank}', '--x']\n"
+
+
+@pytest.mark.parametrize(
+    ("starts", "rank"),
+    [
+        (SPAWNED.format(pid=5002, rank=0), 0),
+        ("dist_world_size=4\n" + SPAWNED.format(pid=5002, rank=0), None),
+        (SPAWNED.format(pid=5002, rank=0) + SPAWNED.format(pid=5007, rank=0), None),
+        (SPAWNED.format(pid=5002, rank=0) + "rank 4 pid 5002\n", 4),
+        ("[PID:5002] [RANK:1] a\n[PID:6002] [RANK:1] a\n", 1),
+        ("node-1: [rank1]: Error\nnode-2: [rank9]: Error\n[PID:5002] [RANK:1] a\n[PID:6002] [RANK:1] a\n", None),
+    ],
+)
+def test_ranks_of_a_node_name_nobody_where_there_are_several_nodes(starts: str, rank: int | None) -> None:
+    kill = "Memory cgroup out of memory: Killed process 5002 (python) total-vm:9kB\n"
+    verdict = read(starts, kill)
+    assert (verdict.category, verdict.rank) == ("host_oom_kill", rank)
 
 
 XID = "kernel: NVRM: Xid (PCI:0000:03:00): 79, pid='<unknown>', GPU has fallen off the bus.\n"

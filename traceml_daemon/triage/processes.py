@@ -1,4 +1,4 @@
-"""Which process is which rank, as the start lines of scripts and of NCCL tell."""
+"""Which process is which rank, as the start lines of scripts, of DeepSpeed's launcher and of NCCL tell."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ _PID: Final = re.compile(r"(?<!parent )\b(?:pid|PID)[ =:#\"']{1,4}(\d{2,10})\b")
 _NCCL: Final = re.compile(
     r"(?<!\d)(\d{2,10}):\d{1,10} \[\d{1,4}\] NCCL INFO (?:\w+ )?comm 0x\w+ rank (\d{1,6}) nranks (\d{1,7})\b"
 )
+_SPAWNED: Final = re.compile(r"\bprocess (\d{2,10}) spawned with command: .*--local[_-]rank=(\d{1,6})\b")
+_ON_A_NODE: Final = 0
 _BY_SCRIPT: Final = 1 << 30
 """Beats what NCCL says of any group."""
 _MAX_CHARS: Final = 300
@@ -24,7 +26,9 @@ _MAX_PROCESSES: Final = 4096
 
 def may_tell(line: bytes) -> bool:
     """Whether a line is worth a look: cheap, as every line of a log is asked."""
-    return (b"ank" in line or b"RANK" in line) and (b"pid" in line or b"PID" in line or b" nranks " in line)
+    return (b"ank" in line or b"RANK" in line) and any(
+        word in line for word in (b"pid", b"PID", b" nranks ", b" spawned ")
+    )
 
 
 class ProcessRanks:
@@ -45,6 +49,9 @@ class ProcessRanks:
         if found := _NCCL.search(text):
             self._note(int(found[1]), int(found[2]), int(found[3]))
             return True
+        if found := _SPAWNED.search(text):
+            self._note(int(found[1]), int(found[2]), _ON_A_NODE)
+            return True
         if len(text) > _MAX_CHARS:
             return False
         ranks, pids = set(_RANK.findall(text)), set(_PID.findall(text))
@@ -53,14 +60,19 @@ class ProcessRanks:
         self._note(int(pids.pop()), int(ranks.pop()), _BY_SCRIPT)
         return True
 
-    def rank_of(self, pid: int) -> int | None:
-        """Of NCCL's groups only the largest counts, and only if no rank of it stands for two processes."""
+    def rank_of(self, pid: int, *, num_workers: int, is_multinode: bool) -> int | None:
+        """None where it may count something else: a smaller group, the ranks of a node.
+
+        Of one job a rank has one process, except that a script may be started anew.
+        """
         size, rank = self._told.get(pid, (0, None))
-        if size == _BY_SCRIPT or rank is None:
-            return rank
-        largest = max(size for size, _ in self._told.values() if size != _BY_SCRIPT)
-        times = Counter(other for group, other in self._told.values() if group == size)
-        return rank if size == largest and times[rank] == 1 else None
+        alike = Counter(other for group, other in self._told.values() if group == size)
+        if rank is None or (alike[rank] > 1 and (is_multinode or size != _BY_SCRIPT)):
+            return None
+        if size == _ON_A_NODE:
+            return None if is_multinode or num_workers > len(alike) else rank
+        largest = max(size for size, _ in self._told.values() if size != _BY_SCRIPT) if size != _BY_SCRIPT else size
+        return rank if size == largest else None
 
     def _note(self, pid: int, rank: int, size: int) -> None:
         known = self._told.get(pid)

@@ -96,7 +96,8 @@ def _told(named: set[int], cause: Cause, seen: Observations) -> set[int | None]:
     """By the start lines of the job; who saw that ranks differ need not be the one that is different."""
     if cause.category == "collective_mismatch":
         return set()
-    return {rank for pid in named if (rank := seen.processes.rank_of(pid)) is not None}
+    told = [seen.processes.rank_of(pid, num_workers=seen.num_workers, is_multinode=seen.is_multinode) for pid in named]
+    return {rank for rank in told if rank is not None}
 
 
 def _on_device(cause: Cause, ends: list[End]) -> End | None:

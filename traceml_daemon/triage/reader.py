@@ -15,7 +15,7 @@ from traceml_daemon.triage.foreign import ForeignPrefixes
 from traceml_daemon.triage.laggards import LITERALS, ProgressRecords
 from traceml_daemon.triage.lines import MAX_PIECE_BYTES, Line, Pieces, Speaker, attribute
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised
-from traceml_daemon.triage.quotes import MAX_QUOTE, place_at, quote_of
+from traceml_daemon.triage.quotes import place_at, quote_of
 from traceml_daemon.triage.signs import Sign, SignBook
 from traceml_daemon.triage.tables import Table
 from traceml_daemon.triage.torchrun_lines import TorchrunLines
@@ -35,6 +35,7 @@ _MAX_WATCHDOGS: Final = 20_000
 _MAX_SUSPECTS: Final = 20
 _MAX_TAIL: Final = 4_000
 _MAX_TOLD: Final = 10_000
+_MAX_TOLD_BYTES: Final = 1_000
 
 _STRUCTURAL: Final = (
     "traceback (most", '  file "', "error", "exception", "interrupt", "failed", "failure", "fatal", "killed", "abort",
@@ -144,7 +145,7 @@ class LogReader:
     def _note_process(self, piece: bytes) -> None:
         """Apart from all else: some logs name rank and process in every line."""
         if self._num_told < _MAX_TOLD and processes.may_tell(piece):
-            self._num_told += self._seen.processes.take(piece[:MAX_QUOTE].decode("utf-8", "replace"))
+            self._num_told += self._seen.processes.take(piece[:_MAX_TOLD_BYTES].decode("utf-8", "replace"))
 
     def _is_wanted(self, piece: bytes, shape: bytes) -> bool:
         lowered = piece.lower()

@@ -26,9 +26,9 @@ _MAX_PROCESSES: Final = 4096
 
 def may_tell(line: bytes) -> bool:
     """Whether a line is worth a look: cheap, as every line of a log is asked."""
-    return (b"ank" in line or b"RANK" in line) and any(
-        word in line for word in (b"pid", b"PID", b" nranks ", b" spawned ")
-    )
+    if b"ank" not in line and b"RANK" not in line:
+        return False
+    return any(word in line for word in (b"pid", b"PID", b" nranks ", b" spawned "))
 
 
 class ProcessRanks:
@@ -71,8 +71,8 @@ class ProcessRanks:
             return None
         if size == _ON_A_NODE:
             return None if is_multinode or num_workers > len(alike) else rank
-        largest = max(size for size, _ in self._told.values() if size != _BY_SCRIPT) if size != _BY_SCRIPT else size
-        return rank if size == largest else None
+        is_of_smaller = any(size < group < _BY_SCRIPT for group, _ in self._told.values())
+        return rank if not is_of_smaller or size == _BY_SCRIPT else None
 
     def _note(self, pid: int, rank: int, size: int) -> None:
         known = self._told.get(pid)

@@ -28,12 +28,12 @@ def blame_communication(found: Findings) -> Verdict | None:
             first = group[0]
             verdict = Verdict(first.category, "confirmed" if first.is_stated else "likely", initiator=first)
             verdict.evidence = [first.place, *first.support, *(cause.place for cause in group[1:4])]
-            verdict.rank = _rank_without(group) if tier == Tier.SYSTEM else None
+            verdict.rank = _only_rank(group) if tier == Tier.SYSTEM else None
             return verdict
     return None
 
 
-def _rank_without(group: list[Cause]) -> int | None:
+def _only_rank(group: list[Cause]) -> int | None:
     """The only rank that speaks of it; or that failed of something which it did not get of its own node."""
     signed = {cause.rank for cause in group}
     if len(signed) == 1 and group[0].is_attributed:

@@ -184,6 +184,18 @@ async def test_a_run_that_nobody_holds_is_abandoned_and_view_makes_its_report(ru
     assert (await show("status", run_dir)).code == 1
 
 
+async def test_a_report_that_somebody_removed_is_made_again(run_dir: Path, show: Show) -> None:
+    async with live_run(run_dir) as (daemon, node, rank):
+        await finish(daemon, node, rank)
+    before, told = read_manifest(run_dir), await show("view", run_dir)
+    for suffix in ("json", "txt"):
+        (run_dir / f"final_summary.{suffix}").unlink()
+    assert await show("view", run_dir) == told
+    assert (run_dir / "final_summary.json").is_file()
+    after = read_manifest(run_dir)
+    assert (after.status, after.telemetry_status, after.training) == ("completed", "complete", before.training)
+
+
 async def test_a_run_whose_manifest_is_damaged_is_seen_through_its_database(run_dir: Path, show: Show) -> None:
     async with live_run(run_dir):
         pass

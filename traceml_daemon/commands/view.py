@@ -15,6 +15,7 @@ from traceml_client.protocol.manifest import (
     FILE_NAME,
     Manifest,
     TelemetryFacts,
+    TelemetryReason,
     read_manifest,
 )
 from traceml_daemon.diagnosis.wording import ranks_text
@@ -67,7 +68,7 @@ def _finish(run_dir: Path) -> None:
         from traceml_daemon.run.offline import finalize  # most runs are finished, and looking at them should be quick
 
         try:
-            finalize(run_dir, reason=(found.telemetry_reason if found is not None else None) or "aggregator_died")
+            finalize(run_dir, reason=_cause(found))
         except OSError as error:
             raise ReportError(f"{error.filename or run_dir}: {error.strerror}") from None
 
@@ -87,11 +88,16 @@ def _manifest_of(run_dir: Path) -> Manifest | None:
 
 
 def _is_unfinished(run_dir: Path, found: Manifest) -> bool:
-    """Nobody wrote the end of it, or its report failed while the measurements are there."""
-    if found.telemetry_status == "pending":
-        return True
+    """Nobody wrote the end of it, or its report is missing while the measurements are there."""
     has_summary = (run_dir / SUMMARY_TEXT_FILE).is_file()
-    return found.telemetry_status == "failed" and not has_summary and (run_dir / DATABASE_FILE).is_file()
+    return found.telemetry_status == "pending" or (not has_summary and (run_dir / DATABASE_FILE).is_file())
+
+
+def _cause(found: Manifest | None) -> TelemetryReason | None:
+    """Why nobody made its reports; null where somebody did, and they are gone."""
+    if found is None or found.telemetry_status not in ("complete", "degraded"):
+        return (found.telemetry_reason if found is not None else None) or "aggregator_died"
+    return found.telemetry_reason
 
 
 def _refuse_if_alive(run_dir: Path, found: Manifest | None) -> None:

@@ -49,8 +49,8 @@ def parse_reason(text: str) -> TelemetryReason:
     return cast(TelemetryReason, text)
 
 
-def finalize(run_dir: Path, *, reason: TelemetryReason) -> None:
-    """Write reports and manifest of a run that no daemon holds any more.
+def finalize(run_dir: Path, *, reason: TelemetryReason | None) -> None:
+    """Write reports and manifest of a run that no daemon holds any more; `reason`: null where nothing had gone wrong.
 
     Raises:
         StoreError: it is no run folder, its database is damaged, or a daemon still holds it.

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.harness.synthetic import BACKWARD, FORWARD, INPUT, MIB, RESIDUAL, SyntheticRun
+from tests.harness.synthetic import BACKWARD, FORWARD, INPUT, MIB, OPTIMIZER, RESIDUAL, SyntheticRun
 from traceml_daemon.diagnosis import policy
 from traceml_daemon.diagnosis.finding import Finding
 from traceml_daemon.diagnosis.profile import NodeProfile, RunProfile
@@ -43,6 +43,24 @@ def test_a_straggler_of_the_last_third_is_named_with_its_first_step() -> None:
     first = run.findings()[0]
     assert (first.kind, first.ranks, first.phase) == ("COMPUTE_STRAGGLER", (2,), "forward")
     assert "since step 61" in first.summary
+
+
+@pytest.mark.parametrize(("num_steps", "severity"), [(200, "info"), (3000, "warning")])
+def test_a_rank_that_is_slower_in_everything_shares_its_core_unless_it_stays_so(num_steps: int, severity: str) -> None:
+    run = even(2, num_steps, step_ms=8.0)
+    run.own_ms[OPTIMIZER], run.own_ms[RESIDUAL] = 0.4, 0.3
+    run.own_ms[:, 1, num_steps // 2 :] *= 1.7
+    finding = next(f for f in run.findings() if f.kind.endswith("STRAGGLER"))
+    assert (finding.kind, finding.ranks, finding.severity) == ("COMPUTE_STRAGGLER", (1,), severity)
+    assert any("slower in all phases alike" in line for line in finding.evidence)
+
+
+def test_a_rank_with_longer_samples_does_not_share_its_core() -> None:
+    run = even(2, 200, step_ms=8.0)
+    run.own_ms[OPTIMIZER], run.own_ms[RESIDUAL] = 0.4, 0.3
+    run.own_ms[[INPUT, FORWARD, BACKWARD], 1, 100:] *= 1.7
+    finding = next(f for f in run.findings() if f.kind.endswith("STRAGGLER"))
+    assert (finding.kind, finding.severity) == ("COMPUTE_STRAGGLER", "warning")
 
 
 def test_two_slow_ranks_of_eight_are_named_both_and_half_of_them_never() -> None:

@@ -74,6 +74,13 @@ MAX_CULPRIT_SHARE: Final = 0.5
 CONTENTION_EXPLAINS: Final = 0.5
 """Of what a rank or a run is slower: without a core for that much longer, its slowness is the host's doing."""
 
+EVEN_FACTOR: Final = 1.15
+"""Slower by this much in every phase: longer samples leave the optimizer and the loop's own code alone."""
+EVEN_MIN_SHARE: Final = 0.02
+"""Of a step; a phase shorter than that says nothing."""
+EVEN_MIN_MS: Final = 10_000.0
+"""A core is shared for seconds at a time, and that is nothing to look after; a slow one stays slow."""
+
 # --- trends and rhythms -----------------------------------------------------------------------------------------------
 
 SLOWDOWN_WARNING: Final = 0.30

@@ -163,13 +163,14 @@ def _finding(run: RunProfile, blocks: Blocks, found: _Candidate) -> Finding:
     ranks = tuple(run.ranks[place].rank for place in found.ranks)
     num_steps = int(blocks.steps[found.first_cell :].sum())
     is_contended = _contention_ms(run, found) >= policy.CONTENTION_EXPLAINS * found.excess_ms
+    is_passing = num_steps * found.step_ms < policy.EVEN_MIN_MS and _is_even(blocks, found)
     needs = "needs" if len(ranks) == 1 else "need"
     since = f" since step {blocks.first_steps[found.first_cell]}" if found.first_cell else ""
     phase = OWN_PHASES[found.phase]
     return Finding(
         kind=found.kind,
-        severity=_severity(found, num_steps, is_contended),
-        confidence=confidence(num_steps) if found.is_clear and not is_contended else "low",
+        severity=_severity(found, num_steps, is_excused=is_contended or is_passing),
+        confidence=confidence(num_steps) if found.is_clear and not (is_contended or is_passing) else "low",
         summary=f"{sentence(ranks_text(ranks))} {needs} {milliseconds(found.excess_ms)} more a step than the others in "
         f"{_NAMES[phase]}{since}: {min(found.share, 1.0):.0%} of everybody's step.",
         action=_ACTIONS[found.kind],
@@ -198,8 +199,17 @@ def _contention_ms(run: RunProfile, found: _Candidate) -> float:
     return 0.0 if np.isnan(theirs) or np.isnan(others) else (theirs - others) * found.step_ms
 
 
-def _severity(found: _Candidate, num_steps: int, is_contended: bool) -> Severity:
-    if found.share < policy.STRAGGLER_WARNING or is_contended:
+def _is_even(blocks: Blocks, found: _Candidate) -> bool:
+    """They are slower in all that they do, also in what is no work of the model: their cores are, not their share."""
+    by_rank = median(blocks.phases[:, :WAITING, found.first_cell :], axis=2)
+    is_slow = np.isin(np.arange(len(by_rank)), found.ranks)
+    theirs, others = median(by_rank[is_slow], axis=0), median(by_rank[~is_slow], axis=0)
+    is_small = (others < policy.EVEN_MIN_SHARE * found.step_ms) & (theirs < policy.EVEN_MIN_SHARE * found.step_ms)
+    return int((~is_small).sum()) > 2 and bool((is_small | (theirs >= policy.EVEN_FACTOR * others)).all())
+
+
+def _severity(found: _Candidate, num_steps: int, *, is_excused: bool) -> Severity:
+    if found.share < policy.STRAGGLER_WARNING or is_excused:
         return "info"
     is_critical = found.share >= policy.STRAGGLER_CRITICAL and num_steps >= policy.STRAGGLER_CRITICAL_STEPS
     return "critical" if is_critical and found.is_clear else "warning"
@@ -223,6 +233,8 @@ def _evidence(run: RunProfile, blocks: Blocks, found: _Candidate) -> Iterator[st
         yield "its workers' loading was not timed: the others may be hardly quicker, with batches ready in time"
     elif not found.is_clear:
         yield "the waiting for others was not seen as such, so cause and effect may be exchanged"
+    if _is_even(blocks, found):
+        yield "it is slower in all phases alike, as a rank is whose core is slower or shared with somebody"
     contention_ms = _contention_ms(run, found)
     if contention_ms >= policy.CONTENTION_EXPLAINS * found.excess_ms:
         yield f"it had no core for {milliseconds(contention_ms)} a step more than they: the host is overcommitted"

@@ -1,4 +1,4 @@
-"""`failure_report.json` in its first form: rank and category from raise times, exits and signals alone.
+"""`failure_report.json`: who failed first and of what, from raise times, exits, signals and what the ranks printed.
 
 Then the line of a file that it rests on, so that a reader can look for himself. Files may be huge, binary or gone: they
 are read in pieces up to a bound, and no evidence is better than a wrong line.

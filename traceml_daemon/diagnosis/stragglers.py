@@ -87,14 +87,13 @@ def find_stragglers(run: RunProfile, coarse: Blocks) -> Iterator[Finding]:
 
 
 def _since_its_begin(found: _Candidate, fine: Blocks) -> _Candidate:
-    """The first cell from which on it lasts."""
+    """The cell from which on they are behind more often than not, by the largest margin."""
     rows = fine.phases[:, _GROUPS[found.kind]].sum(axis=1)
     others = [place for place in range(len(rows)) if place not in found.ranks]
     lead = median(rows[list(found.ranks)], axis=0) - median(rows[others], axis=0)
-    is_behind = ~(lead < 0.5 * found.excess_ms)
-    lasting = np.cumsum(is_behind[::-1])[::-1] / np.arange(len(is_behind), 0, -1)
-    first = int(np.argmax(is_behind & (lasting >= policy.STRAGGLER_CONSISTENCY)))
-    return replace(found, first_cell=first if first > len(is_behind) // 10 else 0)
+    votes = np.nan_to_num(np.sign(lead - 0.5 * found.excess_ms))
+    first = int(np.argmax(np.cumsum(votes[::-1])[::-1]))
+    return replace(found, first_cell=first if first > len(votes) // 10 else 0)
 
 
 def _candidates(windows: dict[bool, Floats], first_cell: int, is_wait_measured: bool) -> Iterator[_Candidate]:

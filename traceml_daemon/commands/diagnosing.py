@@ -29,6 +29,7 @@ from traceml_daemon.triage.ends import signal_of
 from traceml_daemon.triage.observations import Observations, Place
 from traceml_daemon.triage.own_source import source_of
 from traceml_daemon.triage.verdict import Verdict
+from traceml_daemon.triage.windows import is_of_windows
 from traceml_daemon.triage.wording import SIGNAL_NAMES, headline
 
 MAX_EVIDENCE = 8
@@ -42,11 +43,12 @@ def build_report(verdict: Verdict, files: Sequence[str]) -> FailureReport:
     )
     file = evidence[0].file if evidence else files[0] if files else STDIN
     raised = verdict.initiator.raised if verdict.initiator is not None else None
-    number = signal_of(verdict.exit_code) if verdict.exit_code is not None else 0
+    code = verdict.exit_code
+    number = signal_of(code) if code is not None and not is_of_windows(code) else 0
     return FailureReport(
         **advice(verdict.category, verdict.confidence, stderr="STDERR_LOG" if file == STDIN else shlex.quote(file)),
         initiating_rank=verdict.rank,
-        exit_code=verdict.exit_code if not number else None,
+        exit_code=code if not number else None,
         signal=SIGNAL_NAMES.get(number),
         summary=headline(verdict),
         evidence=evidence,

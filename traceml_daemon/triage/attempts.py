@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
+from traceml_daemon.triage.causes import is_wrapper
+from traceml_daemon.triage.leftovers import is_leftover
 from traceml_daemon.triage.observations import Observations, Place
 
 STOPS: Final = frozenset({"preempted_or_cancelled", "sigterm_unattributed", "hang"})
@@ -17,6 +19,9 @@ def drop_earlier_attempts(seen: Observations) -> None:
     torchrun says that it restarts only at level INFO; without that, a second `failed (...)` of the same agent tells.
     """
     for file, lines in _boundaries(seen).items():
+        for line in sorted(set(lines), reverse=True):
+            if _is_spoiled(seen, file, line):
+                _forget(seen, file, line, is_kept_before=True)
         last = max((line for line in lines if _has_errors_after(seen, file, line)), default=0)
         if last:
             _forget(seen, file, last)
@@ -51,9 +56,15 @@ def _has_errors_after(seen: Observations, file: int, line: int) -> bool:
     return any(place.file == file and place.line > line for place in places)
 
 
-def _forget(seen: Observations, file: int, line: int) -> None:
+def _is_spoiled(seen: Observations, file: int, line: int) -> bool:
+    """Whether the attempt behind this line failed only of what the one before it had left."""
+    later = [one for one in seen.raised if one.place.file == file and one.place.line > line and not is_wrapper(one)]
+    return bool(later) and all(is_leftover(one) for one in later)
+
+
+def _forget(seen: Observations, file: int, line: int, *, is_kept_before: bool = False) -> None:
     def is_kept(place: Place) -> bool:
-        return place.file != file or place.line > line
+        return place.file != file or (place.line <= line if is_kept_before else place.line > line)
 
     seen.raised = [one for one in seen.raised if is_kept(one.place)]
     seen.exits = [one for one in seen.exits if is_kept(one.place)]

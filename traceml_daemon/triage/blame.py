@@ -134,7 +134,7 @@ def _without_cause(found: Findings) -> Verdict:
     is_told = first is not None and (first.rank is not None or signal_of(first.code) != 0)
     if lost and (not is_told or (is_nobodys and first is not None and first.code == 1)):
         return Verdict("collateral_only", "unknown", evidence=[cause.place for cause in lost[:4]])
-    if found.ends or seen.wrappers or seen.exits or lost or seen.signals:
+    if found.ends or seen.wrappers or seen.exits or lost or seen.signals or seen.retries:
         is_stopped = bool(seen.exits) and all(signal_of(one.code) == 15 for one in seen.exits) and not found.ends
         category = "sigterm_unattributed" if is_stopped else "insufficient_evidence"
         verdict = Verdict(category, "unknown", first.rank if first else None)
@@ -142,7 +142,7 @@ def _without_cause(found: Findings) -> Verdict:
         ends = [first] if first is not None else found.ends[:3]
         verdict.evidence = [place for end in ends for place in (*places_of(end), *_silence_of(end))]
         verdict.evidence = verdict.evidence or [one.place for one in seen.exits[:2]] or seen.wrappers[:1]
-        verdict.evidence = verdict.evidence or [one.place for one in seen.signals[:2]]
+        verdict.evidence = verdict.evidence or [one.place for one in seen.signals[:2]] or seen.retries[:1]
         return verdict
     if seen.suspects or not seen.progress:
         return Verdict("insufficient_evidence", "unknown", evidence=seen.suspects[:3])

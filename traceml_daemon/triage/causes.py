@@ -9,6 +9,7 @@ from typing import Final
 
 from traceml_daemon.triage.ends import End
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised
+from traceml_daemon.triage.watchdogs import rank_in_group
 from traceml_daemon.triage.whose_error import is_agents, is_announcement
 
 
@@ -58,7 +59,6 @@ _RETRIED: Final = re.compile(
     r"|\b(?:disabl|ignor|continu)ing"
 )
 _GONE_ON: Final = re.compile(r"(?i)\b(?:falling back|continuing (?:without|with)|disabling|ignoring)\b")
-_IN_GROUP: Final = re.compile(r"\[(?:PG (?:0|ID 0 PG GUID 0(?:\(default_pg\))?) )?Rank (\d{1,6})\]")
 _OF_ANOTHER_PROCESS: Final = re.compile(
     r"(?i)\b(?:torchrun|accelerate|deepspeed|torch\.distributed)\b[^\n]{0,300}\b(?:failed with|returned|exited with) "
     r"(?:a )?(?:non-?zero )?(?:exit )?(?:return)? ?(?:code|status)"
@@ -105,18 +105,14 @@ class Cause:
     tier: Tier = Tier.ORIGINAL
     went_on_at: int = 0
     """As observed."""
+    is_named_by_message: bool = False
+    """The rank is the one in the message, which the script may have meant of another one."""
     is_weak: bool = False
     """Printed, but maybe not what ended a process: in a thread, as a warning, or only suggested."""
 
     @property
     def order(self) -> tuple[int, int]:
         return self.place.file, self.place.line
-
-
-def _group_rank(text: str) -> int | None:
-    """`[PG ID 0 PG GUID 0(default_pg) Rank 6]`: in the group of all ranks this is the global one."""
-    found = _IN_GROUP.search(text)
-    return int(found[1]) if found is not None else None
 
 
 def tier_of(category: str, *, is_record: bool = False) -> Tier:
@@ -143,7 +139,7 @@ def causes_of(seen: Observations) -> list[Cause]:
 
 
 def _of_hit(hit: Hit) -> Cause:
-    rank = hit.rank if hit.rank is not None else _group_rank(hit.place.quote)
+    rank = hit.rank if hit.rank is not None else rank_in_group(hit.place.quote)
     return Cause(
         category=hit.category,
         is_stated=hit.is_stated,

@@ -8,7 +8,8 @@ from traceml_daemon.triage.causes import Cause, Tier
 from traceml_daemon.triage.ends import End, first_end, only_worker, signal_of, task_ended_by
 from traceml_daemon.triage.observations import Exit, Place
 from traceml_daemon.triage.tracebacks import FATAL
-from traceml_daemon.triage.verdict import BY_SIGNAL, Confidence, Findings, Verdict, places_of
+from traceml_daemon.triage.verdict import Confidence, Findings, Verdict, by_code, places_of
+from traceml_daemon.triage.windows import is_of_windows
 
 _CRASHES = frozenset({4, 6, 7, 8, 11})
 _STOPS = frozenset({1, 2, 15})
@@ -32,7 +33,8 @@ def blame_crash(found: Findings, words: list[Cause]) -> Verdict | None:
     if any(cause.tier == Tier.PEER for cause in found.causes):
         words = [cause for cause in words if not _OF_PEERS.search(cause.place.quote)]
     losers = {cause.rank for cause in found.causes if cause.tier == Tier.PEER and cause.rank is not None}
-    crashed = [end for end in crashed if signal_of(end.code) != 6 or end.rank not in losers]
+    raisers = {cause.rank for cause in found.causes if cause.tier == Tier.PEER and cause.raised is not None} - {None}
+    crashed = [end for end in crashed if end.rank not in (losers if signal_of(end.code) == 6 else raisers)]
     crashed = [end for end in crashed if signal_of(end.code) != 6] or crashed
     if crashed:
         return _of_ends(found, crashed, words)
@@ -45,7 +47,7 @@ def blame_crash(found: Findings, words: list[Cause]) -> Verdict | None:
     for one in found.seen.exits:
         number = signal_of(one.code)
         if one.source in ("launcher", "scheduler") and number in _CRASHES and not (number == 6 and is_waiting):
-            category, confidence = BY_SIGNAL[number]
+            category, confidence = by_code(one.code)
             return Verdict(category, confidence, only_worker(found.seen), one.code, evidence=[one.place])
     return None
 
@@ -58,7 +60,7 @@ def _of_ends(found: Findings, crashed: list[End], words: list[Cause]) -> Verdict
     if first is None and len(numbers) > 1:
         return None
     number = signal_of(first.code) if first is not None else numbers.pop()
-    category, confidence = BY_SIGNAL[number]
+    category, confidence = by_code(first.code if first is not None else crashed[0].code)
     specific = next((cause.category for cause in words if cause.category != "abort"), None)
     if number == 6:
         category, confidence = _of_abort(specific, has_words=bool(words), is_one=first is not None)
@@ -89,8 +91,12 @@ def blame_kill(found: Findings) -> Verdict | None:
             return Verdict("sigkill_unattributed", "unknown", rank, report.code, evidence=[report.place])
     ended = [end for end in found.ends if signal_of(end.code) in _STOPS and not end.is_by_agent]
     if ended and first is ended[0] and not any(cause.tier == Tier.TIMEOUT for cause in found.causes):
-        category, confidence = BY_SIGNAL[signal_of(first.code)]
+        category, confidence = by_code(first.code)
         return Verdict(category, confidence, first.rank, first.code, evidence=places_of(first))
+    for report in found.seen.exits:
+        if report.source == "launcher" and is_of_windows(report.code) and signal_of(report.code) in _STOPS:
+            category, confidence = by_code(report.code)
+            return Verdict(category, confidence, only_worker(found.seen), report.code, evidence=[report.place])
     return None
 
 

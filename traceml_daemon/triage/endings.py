@@ -23,7 +23,7 @@ _PROGRESS: Final = re.compile(
 )
 STEP: Final = re.compile(r"(?i)\b(?:steps?|epochs?|iter(?:ation)?s?|batch|loss)\b.{0,40}\d|\d+/\d+ \[|\b\d+%\|")
 _SURE: Final = re.compile(
-    r"(?i)\bexit(?:ed|s|ing)?(?: with)?[ _]?(?:code|status)?[\"']?\s*[:= ]\s*0(?![\d.])|\breturned 0$"
+    r"(?i)\bexit(?:ed|s|ing)?(?: with)?[ _]?(?:code|status)?[\"']?\s*[:= ]\s*0(?![\dx.])|\breturned 0$"
     r"|\bexits successfully|\bcode=exited, status=0"
     r"|\bworker group successfully finished|worker group finished \((?:\w+\.)?SUCCEEDED\)"
     r"|\bfinished,? (?:with )?(?:exit )?(?:status|code) 0\b|^\[\d+\][-+]?\s+Done\s"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from traceml_daemon.triage.observations import Exit, Observations
+from traceml_daemon.triage.windows import is_of_windows, status_of
 
 _SHELL_SIGNALS: Final = frozenset({129, 130, 131, 132, 134, 135, 136, 137, 139, 143})
 """128 + n: what a shell or a container makes of a signal."""
@@ -14,7 +15,7 @@ _TIE_S: Final = 1.5
 """torchrun's table counts whole seconds."""
 _MAX_DEVICES: Final = 8
 """Of one node, as a rule: where only ranks above speak, it is not the first one."""
-_FATAL_CODES: Final = frozenset({-9, -11, -7, -4, -8})
+_FATAL_SIGNALS: Final = frozenset({9, 11, 7, 4, 8})
 
 
 @dataclass(slots=True)
@@ -33,11 +34,15 @@ class End:
 
     @property
     def is_fatal(self) -> bool:
-        return self.code in _FATAL_CODES
+        is_told = self.code < 0 or is_of_windows(self.code)
+        return is_told and signal_of(self.code) in _FATAL_SIGNALS
 
 
 def signal_of(code: int) -> int:
     """The number of the signal that an exit code tells of, or 0."""
+    if is_of_windows(code):
+        status = status_of(code)
+        return status.number if status is not None else 0
     if code < 0:
         return -code
     return code - 128 if code in _SHELL_SIGNALS else 0

@@ -168,6 +168,8 @@ class Observations:
     wrappers: list[Place] = field(default_factory=list)
     """`ChildFailedError` and what other launchers say instead: a worker failed, and nothing more."""
     restarts: list[Place] = field(default_factory=list)
+    retries: list[Place] = field(default_factory=list)
+    """A launcher other than torchrun lost a process and tries again."""
     first_returns: dict[int, int] = field(default_factory=dict)
     """By file, the first line with a carriage return inside: from there on, readers count lines differently."""
     progress: list[Place] = field(default_factory=list)

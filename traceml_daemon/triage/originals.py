@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from traceml_daemon.triage.causes import Cause, Tier
-from traceml_daemon.triage.ends import first_end
+from traceml_daemon.triage.ends import first_end, signal_of
 from traceml_daemon.triage.odd_replica import CATEGORY as REPLICAS_DIFFER
 from traceml_daemon.triage.odd_replica import is_comparison, odd_replica
+from traceml_daemon.triage.tracebacks import FATAL
 from traceml_daemon.triage.verdict import Findings, Verdict
 
 _CLEAR_LEAD_S: Final = 2.0
@@ -57,7 +58,8 @@ def blame_originals(causes: list[Cause], found: Findings) -> Verdict:
     if verdict.rank is None:
         verdict.suspects = sorted({cause.rank for cause in lasting if cause.rank is not None})
     is_open = verdict.rank is None and len({cause.category for cause in others}) > 1
-    if first.is_stated and (is_open or _has_chosen_its_code(first, verdict.rank, found)):
+    is_open = is_open or first.is_named_by_message or _may_be_anothers(first, found)
+    if first.is_stated and (is_open or _is_unlike_its_end(first, verdict.rank, found)):
         verdict.confidence = "likely"
     return verdict
 
@@ -129,10 +131,24 @@ def _is_only_one_shown(causes: list[Cause], found: Findings) -> bool:
     return is_tie and all(cause.rank is not None or cause.raised is None for cause in causes)
 
 
-def _has_chosen_its_code(first: Cause, rank: int | None, found: Findings) -> bool:
+def _is_unlike_its_end(first: Cause, rank: int | None, found: Findings) -> bool:
     """An exception that nobody caught makes an exit code of 1: this one was printed, and may have been overcome."""
     end = found.end_with_code()
-    return end is not None and end.rank == rank and end.code > 2 and not first.is_attributed
+    if end is not None and end.rank == rank and end.code > 2 and not first.is_attributed:
+        return True
+    own = [end for end in found.ends if end.rank == rank and rank is not None]
+    others = [end for end in found.unexplained_ends() if end.rank != rank]
+    is_plain = first.raised is not None and first.raised.type != FATAL
+    return is_plain and any(end.is_fatal or (end.is_by_agent and bool(others)) for end in own)
+
+
+def _may_be_anothers(first: Cause, found: Findings) -> bool:
+    """A kernel's record of a kill, in logs of a job in which nobody was killed, and of no process of that job."""
+    if first.category != "host_oom_kill" or first.raised is not None or first.rank is not None:
+        return False
+    was_killed = any(signal_of(one.code) == 9 for one in found.seen.exits)
+    is_told = any("illed" in one.message for one in found.seen.raised)
+    return bool(found.seen.raised) and not was_killed and not is_told
 
 
 def _earliest(causes: Sequence[Cause]) -> int | None:

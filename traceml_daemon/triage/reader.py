@@ -20,7 +20,7 @@ from traceml_daemon.triage.signs import Sign, SignBook
 from traceml_daemon.triage.tables import Table
 from traceml_daemon.triage.torchrun_lines import TorchrunLines
 from traceml_daemon.triage.tracebacks import Tracebacks, kind_of
-from traceml_daemon.triage.watchdogs import watchdog_of
+from traceml_daemon.triage.watchdogs import rank_in_group, watchdog_of
 from traceml_daemon.triage.whose_error import is_agents, is_own_error
 
 _MAX_SHAPES: Final = 4_096
@@ -228,7 +228,8 @@ class LogReader:
         )
 
     def _is_fresh(self, hit: Hit) -> bool:
-        key = (hit.category, hit.speaker, hit.rank, hit.is_stated, hit.priority)
+        rank = hit.rank if hit.rank is not None else rank_in_group(hit.place.quote)
+        key = (hit.category, hit.speaker, rank, hit.is_stated, hit.priority)
         self._alike[key] += 1
         limit = _MAX_RECORDS if hit.is_record else _MAX_ALIKE
         return self._alike[key] <= limit and len(self._seen.hits) < _MAX_HITS

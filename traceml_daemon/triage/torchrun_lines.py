@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from traceml_daemon.triage import leftovers
 from traceml_daemon.triage.lines import Line
 from traceml_daemon.triage.observations import AgentSignal, Exit, Observations, Place
 from traceml_daemon.triage.quotes import place_at
@@ -27,14 +28,15 @@ LITERALS: Final = (
     "child process", "exit code", "exit status", "exit_code", "exited with", "killed", "exited on signal", ": line ",
     "killing subprocess", "remote=[", "process name: [", " running at ", "mpi_abort", "exit string", "errorcode",
     "exit code:", "srun: error:", "stopping worker group", "rank       :", "num_processes",
-    "global_ranks=", "omp_num_threads environment", "starting elastic_operator",
+    "global_ranks=", "omp_num_threads environment", "starting elastic_operator", *leftovers.LITERALS,
 )  # fmt: skip
 """Words of which at least one stands in every line that this module reads, in lower case."""
 
 _FAILED: Final = re.compile(r"failed \(exitcode: (-?\d{1,12})\) local_rank: (\d{1,12}) \(pid: (\d{1,12})\)")
 _OLD_FAILED: Final = re.compile(r"Child process (\d{1,12}) \(local_rank (\d{1,12})\) FAILED \(exitcode (-?\d{1,12})\)")
 _SENT: Final = re.compile(
-    r"(?:Sending process (\d{1,12}) closing signal|Closing process (\d{1,12}) via signal) (?:Signals\.)?SIG(\w+)"
+    r"(?:Sending process (\d{1,12}) closing signal|Closing process (\d{1,12}) via signal) "
+    r"(?:Signals\.)?(?:SIG(\w+)|CTRL_\w+_EVENT)"
 )
 _RECEIVED: Final = re.compile(r"Received (?:Signals\.)?(?:SIG)?(\w+) death signal")
 _GOT: Final = re.compile(r"SignalException: Process (\d{1,12}) got signal: (\d{1,12})")
@@ -58,8 +60,11 @@ _ENDED_RANK: Final = re.compile(
 """Of composer and of horovodrun."""
 _EVENT: Final = re.compile(r'status\.FAILED".*?"global_rank": (\d{1,9}), .*?"worker_id": "(\d{1,12})"')
 """What torch 1.8 and 1.9 print of each worker that failed, beside the line of the first one, which has its code."""
-_BY_SIGNAL: Final = re.compile(r"(?i)\bexit(?:ed with|s with)?(?:[ _]?(?:code|status)[\"']?[ :=]*| )(13[24-79]|143)\b")
-"""128 + n: a shell, a container runtime or an IDE saw a signal."""
+_BY_SIGNAL: Final = re.compile(
+    r"(?i)\bexit(?:ed with|s with)?(?:[ _]?(?:code|status)[\"']?[ :=]*| )"
+    r"(13[24-79]|143|0x[CE][0-9A-F]{7}|3[2-7]\d{8}|-\d{9,10})\b"
+)
+"""128 + n: a shell, a container runtime or an IDE saw a signal; or a code that only Windows gives."""
 _SHELL: Final = re.compile(r"line \d+: +(\d{1,12}) (Killed|Segmentation fault|Aborted|Bus error|Terminated)\b")
 _MPIRUN: Final = re.compile(r"process rank (\d{1,12}) .*exited on signal (\d{1,12})")
 _MPI_WHO: Final = re.compile(
@@ -121,7 +126,7 @@ class TorchrunLines:
         text, agent_pid = line.text, line.agent_pid
         sent = list(_SENT.finditer(text))
         for one in sent:
-            number = SIGNAL_NUMBERS.get(one[3], 0)
+            number = SIGNAL_NUMBERS.get(one[3], 0) if one[3] else 2  # Windows has only Ctrl-C to send
             self._signal(AgentSignal(place, "sent", number, int(one[1] or one[2]), agent_pid))
         if sent:
             return True
@@ -189,7 +194,7 @@ class TorchrunLines:
             rank, code = int(found[1] or found[4]), int(found[3] or found[5])
             self._add(line, place, Exit(place, "agent", code, rank=rank, pid=pid))
         elif found := _BY_SIGNAL.search(line.text):
-            self._add(line, place, Exit(place, "launcher", int(found[1])))
+            self._add(line, place, Exit(place, "launcher", int(found[1], 0)))
         elif line.text.strip() == "Killed":
             self._add(line, place, Exit(place, "launcher", -9))
             return True
@@ -225,6 +230,8 @@ class TorchrunLines:
         if _RESTART.search(line.text):
             self._seen.restarts.append(place)
             return True
+        if leftovers.tells_of_a_retry(line.text) and len(self._seen.retries) < MAX_EXITS:
+            self._seen.retries.append(place)
         if _WRAPPER.search(line.text):
             self._seen.wrappers.append(place)
             return True

@@ -27,7 +27,12 @@ _LEVELS: Final = frozenset(
 )
 FATAL: Final = "Fatal Python error"
 """The type under which the stacks of a fatal signal are kept."""
-_FATAL: Final = re.compile(r"Fatal Python error: (.+)")
+_FATAL: Final = re.compile(
+    r"Fatal Python error: (.+)|Windows fatal exception: "
+    r"((?:access violation|stack overflow|illegal instruction|int divide by zero)\b.*"
+    r"|code 0x(?i:c0000005|c00000fd|c0000374|c0000409|c000001d|c0000094)\b.*)"
+)
+"""Of Windows only those that end a process: the others are told of each time that a library throws one."""
 _CHAIN: Final = ("The above exception was the direct cause", "During handling of the above exception")
 _IGNORED: Final = ("Exception ignored in", "Exception ignored on", "--- Logging error ---")
 _IN_THREAD: Final = "Exception in thread "
@@ -92,7 +97,7 @@ class Tracebacks:
         if state.fatal is not None and self._below_fatal(state, text):
             return None
         if fatal := _FATAL.search(text):
-            state.fatal = self._raise(state, line, (FATAL, fatal[1]), quote)
+            state.fatal = self._raise(state, line, (FATAL, fatal[1] or fatal[2]), quote)
             state.fatal.frames = ()
             return state.fatal
         if _HEADER in text:

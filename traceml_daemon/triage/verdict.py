@@ -9,9 +9,12 @@ from traceml_daemon.triage.attempts import drop_earlier_attempts
 from traceml_daemon.triage.bystanders import without_bystanders
 from traceml_daemon.triage.causes import Cause, causes_of, is_consequence
 from traceml_daemon.triage.ends import End, collect_ends, first_end, is_multinode, signal_of
+from traceml_daemon.triage.leftovers import drop_leftovers
 from traceml_daemon.triage.observations import Observations, Place
 from traceml_daemon.triage.ranks import conclude_ranks
+from traceml_daemon.triage.self_named import name_by_message
 from traceml_daemon.triage.survived import without_survived
+from traceml_daemon.triage.windows import is_of_windows
 
 Confidence = Literal["confirmed", "likely", "unknown"]
 
@@ -27,6 +30,12 @@ BY_SIGNAL: Final[dict[int, tuple[str, Confidence]]] = {
     11: ("segfault", "confirmed"),
     15: ("sigterm_unattributed", "unknown"),
 }
+
+
+def by_code(code: int) -> tuple[str, Confidence]:
+    """What an exit of this code is called that tells of a signal; a code of Windows may be of a library's clean-up."""
+    category, confidence = BY_SIGNAL[signal_of(code)]
+    return category, "likely" if is_of_windows(code) and confidence == "confirmed" else confidence
 
 
 @dataclass(slots=True)
@@ -58,10 +67,12 @@ class Findings:
     def __init__(self, seen: Observations) -> None:
         self.seen = seen
         drop_earlier_attempts(seen)
+        drop_leftovers(seen)
         seen.is_multinode = seen.is_multinode or is_multinode(seen)
         self.ends = collect_ends(seen)
         self.causes = without_bystanders(causes_of(seen), self.ends, seen)
         conclude_ranks(self.causes, self.ends, seen)
+        name_by_message(self.causes, seen.num_workers)
         self.causes = without_survived(self.causes, self.ends)
 
     def unexplained_ends(self) -> list[End]:

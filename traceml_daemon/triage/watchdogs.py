@@ -13,7 +13,14 @@ _WATCHDOG: Final = re.compile(
     r"Timeout\(ms\)=\d+\) ran for \d+ milli"
 )
 _GROUP: Final = re.compile(r"\[(PG [^\]]*?)\s*Rank (\d{1,6})\]|\[Rank (\d{1,6})\]")
+_OF_ALL: Final = re.compile(r"\[(?:PG (?:0|ID 0 PG GUID 0(?:\(default_pg\))?) )?Rank (\d{1,6})\]")
 _DEFAULT_GROUP: Final = re.compile(r"default_pg|PG 0\b|PG ID 0\b|^$")
+
+
+def rank_in_group(text: str) -> int | None:
+    """`[PG ID 0 PG GUID 0(default_pg) Rank 6]`: in the group of all ranks this is the global one."""
+    found = _OF_ALL.search(text)
+    return int(found[1]) if found is not None else None
 
 
 def watchdog_of(line: Line, place: Place) -> Watchdog | None:

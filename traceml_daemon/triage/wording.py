@@ -7,6 +7,7 @@ from typing import Final
 
 from traceml_daemon.triage.ends import signal_of
 from traceml_daemon.triage.verdict import Verdict
+from traceml_daemon.triage.windows import described, is_of_windows
 
 _MAX_WORDS: Final = 160
 SIGNAL_NAMES: Final = {
@@ -44,13 +45,17 @@ def headline(verdict: Verdict) -> str:
         return f"{alike} raised {what}"
     number = signal_of(verdict.exit_code) if verdict.exit_code is not None else 0
     if who is not None and number:
-        return f"{who} was ended by {SIGNAL_NAMES.get(number, f'signal {number}')}"
+        return f"{who} was ended by {_ending(verdict.exit_code or 0, number)}"
     if who is not None and verdict.exit_code is not None and cause is None:
         return f"{who} exited with code {verdict.exit_code} and its own words are not in these logs"
     if cause is None and verdict.category in _WITHOUT_RANK:
         return _WITHOUT_RANK[verdict.category] + _suspects(verdict)
     quote = _short(verdict.evidence[0].quote) if verdict.evidence else verdict.category
     return f"{who or 'no rank is named'}: {quote}"
+
+
+def _ending(code: int, number: int) -> str:
+    return described(code) if is_of_windows(code) else SIGNAL_NAMES.get(number, f"signal {number}")
 
 
 def _suspects(verdict: Verdict) -> str:

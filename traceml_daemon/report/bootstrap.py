@@ -47,8 +47,8 @@ _Z: Final = 1.96
 _MIDDLE_95: Final = (2.5, 97.5)
 _WHOLE: Final = -3
 """Where the whole run stands behind the draws; its halves follow."""
-QUIET_SHARE: Final = 0.10
-"""The fastest tenth of the steps: enough of them to be no accident, few enough to be found on a machine in use."""
+QUIET_SHARE: Final = 0.05
+"""The fastest twentieth of the steps: enough to be no accident, few enough to be found on a machine in use."""
 
 
 class PhaseStretches:
@@ -129,7 +129,7 @@ class PhaseSpreads(NamedTuple):
     mean: Spread | None = None
     quiet: Spread | None = None
     quiet_ns: tuple[float, float] = (0.0, 0.0)
-    """Of A and B: the tenth percentile. The summaries have the other three."""
+    """Of A and B: the fifth percentile. The summaries have the other three."""
 
 
 class Draws:
@@ -160,7 +160,7 @@ def spreads(a: RunStretches, b: RunStretches, draws: Draws, name: str) -> PhaseS
 
 
 def _figures(run: RunStretches, name: str, weights: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-    """Median, tail, mean and quiet tenth of one phase by draw; after the draws stand the whole run and its halves."""
+    """Median, tail, mean and quiet steps of one phase by draw; after the draws stand the whole run and its halves."""
     is_late = np.arange(run.num_stretches) * 2 >= run.num_stretches
     halves = np.tile(np.stack([np.ones_like(is_late), ~is_late, is_late]), run.num_groups)
     weights = np.concatenate([weights, halves])

@@ -2,7 +2,7 @@
 
 The verdict is of the step's median. The mean is asked too: a step that is rarely but much slower leaves the median
 alone, and where steps are of two kinds the median jumps between them. Where the machine was used by others meanwhile,
-it is of the fastest tenth of the steps. A run that failed gets figures and no verdict.
+it is of the fastest twentieth of the steps. A run that failed gets figures and no verdict.
 """
 
 from __future__ import annotations

@@ -40,10 +40,10 @@ class MeanChange(msgspec.Struct, frozen=True):
 
 
 class QuietChange(msgspec.Struct, frozen=True):
-    """Of the 10th percentile: what a step takes while nobody disturbs the machine."""
+    """Of the 5th percentile: what a step takes while nobody disturbs the machine."""
 
-    a_p10_ms: float
-    b_p10_ms: float
+    a_p5_ms: float
+    b_p5_ms: float
     change_pct: float | None
     interval_pct: Interval | None
 
@@ -54,7 +54,7 @@ class PhaseChange(msgspec.Struct, frozen=True, kw_only=True):
     phase: str
     verdict: Verdict
     judged_by: Basis = "median"
-    """`quiet`: the fastest tenth of the steps, where only the machine made the others slower."""
+    """`quiet`: the fastest twentieth of the steps, where only the machine made the others slower."""
     a_p50_ms: float | None
     b_p50_ms: float | None
     change_pct: float | None = None

@@ -23,7 +23,7 @@ from traceml_daemon.report.saved import SavedRun, read_run
 MIN_STEPS: Final = 30
 """Seven stretches of four steps; below, an interval says more about luck than about the run."""
 _MANY_PCT: Final = 900.0
-_BASIS: Final[dict[Basis, str]] = {"median": "median", "mean": "mean", "quiet": "fastest tenth"}
+_BASIS: Final[dict[Basis, str]] = {"median": "median", "mean": "mean", "quiet": "fastest twentieth"}
 
 
 def refusal(a: SavedRun, b: SavedRun) -> str | None:
@@ -65,7 +65,7 @@ def _by_quiet(step: PhaseChange) -> str:
     if step.quiet is None or step.quiet.interval_pct is None:
         return ""
     return (
-        f"the fastest tenth of the steps changed by {step.quiet.change_pct:+.1f} % "
+        f"the fastest twentieth of the steps changed by {step.quiet.change_pct:+.1f} % "
         f"({interval_text(step.quiet.interval_pct)}), the median by {step.change_pct:+.1f} %: slow stretches were slow "
         f"in all phases alike, as on a machine that others use too"
     )
@@ -95,7 +95,7 @@ def _moved_ms(phase: PhaseChange, basis: Basis) -> float | None:
     if basis == "mean":
         return None if phase.mean is None else phase.mean.b_mean_ms - phase.mean.a_mean_ms
     if basis == "quiet":
-        return None if phase.quiet is None else phase.quiet.b_p10_ms - phase.quiet.a_p10_ms
+        return None if phase.quiet is None else phase.quiet.b_p5_ms - phase.quiet.a_p5_ms
     return None if phase.a_p50_ms is None or phase.b_p50_ms is None else phase.b_p50_ms - phase.a_p50_ms
 
 

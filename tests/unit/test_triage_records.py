@@ -210,7 +210,7 @@ def test_of_replicas_that_differ_the_odd_one_is_named(errors: dict[int, str], ra
         (f"{HEADER}{FRAME}ImportError: no apex\nno fused kernels, falling back to torch", "python_exception"),
         (f"{HEADER}{FRAME}ImportError: no apex\nWARNING:root:continuing without apex", "python_exception"),
         (f"{HEADER}{FRAME}ImportError: no apex\nfall back to CPU with --cpu", "import_error"),
-        ("ModuleNotFoundError: No module named 'apex'", "import_error"),
+        ("ModuleNotFoundError: No module named 'apex'", "python_exception"),
     ],
 )
 def test_an_import_without_which_the_job_went_on_is_no_cause(words: str, category: str) -> None:

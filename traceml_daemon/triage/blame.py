@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from traceml_daemon.triage.asides import explains_itself
 from traceml_daemon.triage.causes import Cause, Tier, is_consequence
 from traceml_daemon.triage.consequences import complete
 from traceml_daemon.triage.deaths import blame_crash, blame_exit, blame_kill
@@ -119,7 +120,8 @@ def _of_stop(stops: list[Cause], found: Findings) -> Verdict:
         records = found.seen.behind.values() if first.category == "hang" and not silent else ()
         silent |= {rank for _, behind in records for rank in behind}
         rank = silent.pop() if len(silent) == 1 else None
-        verdict = Verdict(first.category, "confirmed" if first.is_stated else "likely", rank)
+        is_sure = first.is_stated and not any(explains_itself(cause) for cause in found.causes)
+        verdict = Verdict(first.category, "confirmed" if is_sure else "likely", rank)
         verdict.evidence = [place for place, behind in records if behind == [rank]]
     verdict.evidence += [cause.place for cause in sorted(stated, key=lambda cause: cause.order)[:3]]
     return verdict

@@ -44,6 +44,8 @@ def blame_crash(found: Findings, words: list[Cause]) -> Verdict | None:
         rank = first.rank if len({cause.rank for cause in words}) == 1 else None
         is_told = first.is_stated and first.category != "abort"
         return Verdict(first.category, "confirmed" if is_told else "likely", rank, evidence=[first.place])
+    if any(signal_of(end.code) == 9 and not end.is_by_agent for end in found.ends):
+        return None  # what a launcher says of another crash is of another program
     for one in found.seen.exits:
         number = signal_of(one.code)
         if one.source in ("launcher", "scheduler") and number in _CRASHES and not (number == 6 and is_waiting):

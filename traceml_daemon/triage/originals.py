@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from traceml_daemon.triage.asides import without_asides
 from traceml_daemon.triage.causes import Cause, Tier
-from traceml_daemon.triage.ends import first_end, signal_of
+from traceml_daemon.triage.doubts import is_doubtful
+from traceml_daemon.triage.ends import first_end
 from traceml_daemon.triage.odd_replica import CATEGORY as REPLICAS_DIFFER
 from traceml_daemon.triage.odd_replica import is_comparison, odd_replica
-from traceml_daemon.triage.tracebacks import FATAL
 from traceml_daemon.triage.verdict import Findings, Verdict
 
 _CLEAR_LEAD_S: Final = 2.0
@@ -30,6 +31,7 @@ def blame_originals(causes: list[Cause], found: Findings) -> Verdict:
     tier = min(cause.tier for cause in causes)
     group = [cause for cause in causes if cause.tier == tier]
     lasting = [cause for cause in group if not cause.is_weak] or group
+    num_seen, lasting = len(lasting), without_asides(lasting)
     if all(_is_echo(cause) for cause in lasting):
         lasting = [cause for cause in group if cause.raised is not None and cause.raised.is_in_thread] or lasting
     _share_times(lasting)
@@ -57,9 +59,8 @@ def blame_originals(causes: list[Cause], found: Findings) -> Verdict:
     verdict.evidence = list(dict.fromkeys(places))
     if verdict.rank is None:
         verdict.suspects = sorted({cause.rank for cause in lasting if cause.rank is not None})
-    is_open = verdict.rank is None and len({cause.category for cause in others}) > 1
-    is_open = is_open or first.is_named_by_message or _may_be_anothers(first, found)
-    if first.is_stated and (is_open or _is_unlike_its_end(first, verdict.rank, found)):
+    is_open = verdict.rank is None and len({first.category, *(cause.category for cause in others)}) > 1
+    if is_open or len(lasting) < num_seen or is_doubtful(first, verdict.rank, found):
         verdict.confidence = "likely"
     return verdict
 
@@ -129,26 +130,6 @@ def _is_only_one_shown(causes: list[Cause], found: Findings) -> bool:
     silent = [end for end in ends if end.rank not in found.seen.heard]
     is_tie = {end.code for end in ends} == {1} and first_end(ends) is None and len(silent) == len(ends) - 1 > 1
     return is_tie and all(cause.rank is not None or cause.raised is None for cause in causes)
-
-
-def _is_unlike_its_end(first: Cause, rank: int | None, found: Findings) -> bool:
-    """An exception that nobody caught makes an exit code of 1: this one was printed, and may have been overcome."""
-    end = found.end_with_code()
-    if end is not None and end.rank == rank and end.code > 2 and not first.is_attributed:
-        return True
-    own = [end for end in found.ends if end.rank == rank and rank is not None]
-    others = [end for end in found.unexplained_ends() if end.rank != rank]
-    is_plain = first.raised is not None and first.raised.type != FATAL
-    return is_plain and any(end.is_fatal or (end.is_by_agent and bool(others)) for end in own)
-
-
-def _may_be_anothers(first: Cause, found: Findings) -> bool:
-    """A kernel's record of a kill, in logs of a job in which nobody was killed, and of no process of that job."""
-    if first.category != "host_oom_kill" or first.raised is not None or first.rank is not None:
-        return False
-    was_killed = any(signal_of(one.code) == 9 for one in found.seen.exits)
-    is_told = any("illed" in one.message for one in found.seen.raised)
-    return bool(found.seen.raised) and not was_killed and not is_told
 
 
 def _earliest(causes: Sequence[Cause]) -> int | None:

@@ -22,6 +22,10 @@ _CERTAIN: Final = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Warning|NotMet|Failed|Expired|NotFound|Mismatch|OutOfMemory"
     r"|StopIteration|Unavailable|Aborted|Denied|Cancelled|Refused|Group|Violation|Overflow|error|timeout)$"
 )
+_OF_ONE_LINE: Final = frozenset(
+    {"KeyError", "IndexError", "AttributeError", "NameError", "UnboundLocalError", "ZeroDivisionError"}
+)
+"""What stands below these was printed by somebody else."""
 _LEVELS: Final = frozenset(
     {"INFO", "WARNING", "WARN", "ERROR", "DEBUG", "CRITICAL", "NOTE", "Note", "HINT", "Epoch", "Message", "Arguments"}
 )
@@ -34,8 +38,15 @@ _FATAL: Final = re.compile(
 )
 """Of Windows only those that end a process: the others are told of each time that a library throws one."""
 _CHAIN: Final = ("The above exception was the direct cause", "During handling of the above exception")
-_IGNORED: Final = ("Exception ignored in", "Exception ignored on", "--- Logging error ---")
+_IGNORED: Final = (
+    "Exception ignored in",
+    "Exception ignored on",
+    "--- Logging error ---",
+    "Error in atexit._run_exitfuncs",
+)
 _IN_THREAD: Final = "Exception in thread "
+_IN_TASK: Final = "future: <Task "
+"""Of asyncio, which prints what nobody asked for."""
 _LABEL: Final = re.compile(r"(?i)(?:\b(?:global[_ ])?rank[\s:=#]*|^-- process )(\d{1,5})\b")
 _HEADING: Final = re.compile(r":$|^[-=*#]{3,}|^\[?\w+ rank \d+\]?$")
 """What stands above a whole block of lines."""
@@ -158,7 +169,7 @@ class Tracebacks:
             label_rank = _label(state.previous) if state.is_heading else None
             state.label_rank = _label(line.text.partition("Traceback")[0]) if label_rank is None else label_rank
             state.is_ignored = state.previous.startswith(_IGNORED)
-            state.is_in_thread = _IN_THREAD in state.previous
+            state.is_in_thread = _IN_THREAD in state.previous or state.previous.startswith(_IN_TASK)
         state.num_open = min(state.num_open + 1, 64) if state.has_header or not state.num_open else state.num_open
         state.has_header, state.num_foreign, state.tail = True, 0, 0
 
@@ -231,7 +242,7 @@ class Tracebacks:
         state.tail -= 1
         state.previous = stripped
         last = state.last
-        if last is None or not stripped or state.is_chained:
+        if last is None or not stripped or state.is_chained or last.type in _OF_ONE_LINE:
             return None
         if len(last.message) < _MAX_MESSAGE:
             last.message += "\n" + stripped

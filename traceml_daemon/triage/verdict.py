@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from traceml_daemon.triage.asides import without_chores
 from traceml_daemon.triage.attempts import drop_earlier_attempts
 from traceml_daemon.triage.bystanders import without_bystanders
 from traceml_daemon.triage.causes import Cause, causes_of, is_consequence
@@ -73,7 +74,7 @@ class Findings:
         self.causes = without_bystanders(causes_of(seen), self.ends, seen)
         conclude_ranks(self.causes, self.ends, seen)
         name_by_message(self.causes, seen.num_workers)
-        self.causes = without_survived(self.causes, self.ends)
+        self.causes = without_chores(without_survived(self.causes, self.ends), self.ends)
 
     def unexplained_ends(self) -> list[End]:
         """Of ranks that did not tell themselves that they are consequences, and that torchrun did not end."""

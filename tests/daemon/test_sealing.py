@@ -57,8 +57,17 @@ async def test_a_report_that_cannot_be_written_is_an_error_of_its_own(run_dir: P
     assert "final_summary.json" in daemon.json(manifest.artifacts["finalization_error"])["error"]
 
 
+async def test_without_a_database_too_an_error_in_what_is_told_keeps_nobody_from_being_told(run_dir: Path) -> None:
+    async with run_daemon(run_config(run_dir, nproc_per_node=1, has_history=False)) as daemon:
+        store, told = daemon.session.store, asyncio.Event()
+        store.when_committed(lambda: {}["nothing"])
+        store.when_committed(told.set)
+        await told.wait()
+        assert store.faults == ("a fault of TraceML itself, 1x: what a commit is told to: 'nothing'",)
+
+
 async def test_what_goes_wrong_in_us_is_counted_where_a_person_looks(run_dir: Path) -> None:
-    """A page that cannot be written, streams that cannot be compared, and an error in what a commit is told to."""
+    """A page that cannot be written, streams that cannot be compared, errors behind a commit and in a callback."""
     attempt_dir = run_dir / layout_rank_dir(0, 0, 0)
     attempt_dir.mkdir(parents=True)
     (attempt_dir / "stderr.log").symlink_to("/proc/self/mem")  # a regular file, and reading it is an I/O error
@@ -66,16 +75,18 @@ async def test_what_goes_wrong_in_us_is_counted_where_a_person_looks(run_dir: Pa
         (run_dir / "final_summary.html").mkdir()
         for _ in range(2):
             daemon.session.store.when_committed(lambda: {}["nothing"])
+        asyncio.get_running_loop().call_soon(lambda: {}["lost"])
         node = await failed_training(daemon)
         await node.wait_finalized()
         manifest = await daemon.finalized()
         await node.close()
 
+    callback = "a fault of TraceML itself, 1x: a callback of the event loop: 'lost'"
     bookkeeping = "a fault of TraceML itself, 2x: what a commit is told to: 'nothing'"
     streams = "the ranks' streams could not be compared: Input/output error"
     page = "final_summary.html could not be written: Is a directory"
     warnings = daemon.json(manifest.artifacts["finalization_warning"])["warnings"]
-    for text in (bookkeeping, streams, page):
+    for text in (callback, bookkeeping, streams, page):
         assert len([warning for warning in warnings if warning.startswith(text)]) == 1, (text, warnings)
     summary = daemon.json("final_summary.json")["warnings"]
     assert sorted(summary) == sorted(one for one in warnings if not one.startswith(page))

@@ -18,6 +18,7 @@ from traceml_daemon.clock import Clock
 from traceml_daemon.config import RunConfig, ServeConfig, check_run_name
 from traceml_daemon.core import events as ev
 from traceml_daemon.errors import CannotStart, NotAdmitted
+from traceml_daemon.own_faults import OwnFaults
 from traceml_daemon.peers.connection import Connection, Peer
 from traceml_daemon.peers.rejections import Rejections
 from traceml_daemon.run.run_dirs import make_run_dir, new_run_name
@@ -40,6 +41,8 @@ class Runs:
         self._clock = clock
         self._holder = holder
         self._rejections = rejections
+        self._loop_faults = OwnFaults("a callback of the event loop")
+        asyncio.get_running_loop().set_exception_handler(self._loop_faults.count_of_loop)
 
     async def open(self, config: RunConfig) -> Session:
         """Open a run's database and write its first manifest.
@@ -55,7 +58,9 @@ class Runs:
                 raise CannotStart(str(error)) from None
         else:
             store = NoHistory()
-        session = Session(config, store, self._clock, holder=self._holder, rejections=self._rejections)
+        session = Session(
+            config, store, self._clock, holder=self._holder, rejections=self._rejections, loop_faults=self._loop_faults
+        )
         try:
             session.start()
         except StoreError as error:

@@ -25,6 +25,7 @@ from traceml_daemon.core import events as ev
 from traceml_daemon.core.finalize import RunCore
 from traceml_daemon.core.settings import CoreSettings
 from traceml_daemon.errors import NotAdmitted
+from traceml_daemon.own_faults import OwnFaults
 from traceml_daemon.peers.connection import Connection
 from traceml_daemon.peers.intake import Intake
 from traceml_daemon.peers.members import NodePeer, RankPeer
@@ -49,7 +50,14 @@ class Session:
     """One run from its first peer to its last file."""
 
     def __init__(
-        self, config: RunConfig, store: Sink, clock: Clock, *, holder: LeaseHolder, rejections: Rejections
+        self,
+        config: RunConfig,
+        store: Sink,
+        clock: Clock,
+        *,
+        holder: LeaseHolder,
+        rejections: Rejections,
+        loop_faults: OwnFaults,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -66,6 +74,7 @@ class Session:
         self.on_seal: Callable[[], None] = lambda: None
         """Called when no more telemetry is taken."""
         self._rejections = rejections
+        self._loop_faults = loop_faults
         self._rejected_before = rejections.num_frames - (store.recovered.number(FRAMES_REJECTED) or 0)
         self._rejected_kept = self.num_frames_rejected
         self._warnings: list[str] = []
@@ -260,7 +269,7 @@ class Session:
 
     def all_warnings(self) -> tuple[str, ...]:
         storage = [self.store.failure] if self.store.failure is not None else []
-        return (*self._warnings, *storage, *self.store.faults, *self.files.failures)
+        return (*self._warnings, *storage, *self.store.faults, *self._loop_faults.sentences, *self.files.failures)
 
     @property
     def num_frames_rejected(self) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 
+from traceml_daemon.own_faults import AFTER_COMMIT, OwnFaults
 from traceml_daemon.storage.chunks import Chunk
 from traceml_daemon.storage.rows import IncarnationRow, Recovered
 
@@ -13,7 +15,6 @@ class NoHistory:
     """A `store.Sink` without a database."""
 
     failure = None
-    faults = ()
     has_live_readers = False
 
     def __init__(self) -> None:
@@ -24,6 +25,11 @@ class NoHistory:
         self._chunks: list[Chunk] = []
         self._callbacks: list[Callable[[], None]] = []
         self._turn: asyncio.Handle | None = None
+        self._own_faults = OwnFaults(AFTER_COMMIT)
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        return self._own_faults.sentences
 
     @property
     def is_idle(self) -> bool:
@@ -61,6 +67,9 @@ class NoHistory:
         chunks, self._chunks = self._chunks, []
         callbacks, self._callbacks = self._callbacks, []
         if chunks:
-            self.on_commit(chunks, True)
+            callbacks.insert(0, functools.partial(self.on_commit, chunks, True))
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 - the others have to be told all the same
+                self._own_faults.count(error)

@@ -21,6 +21,7 @@ from typing import Final, Protocol
 import aiosqlite
 
 from traceml_client.protocol.errors import StoreError
+from traceml_daemon.own_faults import AFTER_COMMIT, OwnFaults
 from traceml_daemon.storage import schema
 from traceml_daemon.storage.chunks import Chunk, join_neighbours
 from traceml_daemon.storage.database import SEALING_STATEMENTS, DatabaseFile
@@ -122,8 +123,7 @@ class Store:
         self._is_writing = False
         self._is_sealed = False
         self._failure: str | None = None
-        self._num_faults = 0
-        self._first_fault = ""
+        self._own_faults = OwnFaults(AFTER_COMMIT)
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._linger: asyncio.TimerHandle | None = None
@@ -162,8 +162,7 @@ class Store:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        text = f"a fault of TraceML itself, {self._num_faults}x: what a commit is told to: {self._first_fault}"
-        return (text,) if self._num_faults else ()
+        return self._own_faults.sentences
 
     @property
     def recovered(self) -> Recovered:
@@ -241,9 +240,7 @@ class Store:
             try:
                 tell()
             except Exception as error:  # noqa: BLE001 - an error in somebody's bookkeeping must not stop the only writer
-                self._num_faults += 1
-                self._first_fault = self._first_fault or str(error) or type(error).__name__
-                _log.exception("after a commit")
+                self._own_faults.count(error)
 
     async def _write(self, batch: _Batch) -> bool:
         """One transaction; whether its chunks are stored. Rows about ranks are kept for the next one if it fails."""

@@ -80,6 +80,8 @@ def test_every_signal_is_explained_by_name_and_by_number(sent: signal.Signals) -
     [
         ("exit -9", "Exit code -9: SIGKILL (signal 9), as torchrun", "host_oom_kill"),
         ("exit 137", "Exit code 137: SIGKILL (signal 9), as a shell", "sigkill_unattributed"),
+        ("exit 3221225477", "Exit code 3221225477: an access violation (0xC0000005) on Windows", "segfault"),
+        ("exit -1073740791", "Exit code -1073740791: a fast failure, which is what abort does (0xC0000409)", "abort"),
         ("exit 2", "Exit code 2", "bad_cli_args"),
         ("exit 42", "Exit code 42", "nonzero_exit"),
         ("signal 7", "SIGBUS (signal 7)", "bus_error_shm"),

@@ -115,6 +115,37 @@ def test_a_loader_that_its_own_rank_terminated_was_not_stopped_from_outside() ->
     assert read(stopped + HEADER + OWN + CLOSING + HANDLER + LOADER).category == "sigterm_unattributed"
 
 
+DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "category"),
+    [
+        ("KeyboardInterrupt", "interrupted"),
+        ("KeyError: 3", "python_exception"),
+        ("torch.OutOfMemoryError: CUDA out of memory.", "cuda_oom"),
+    ],
+)
+@pytest.mark.parametrize("signal", ["Terminated. ", "Killed. ", "Aborted. "])
+def test_loaders_that_were_ended_for_an_error_are_not_its_cause(error: str, category: str, signal: str) -> None:
+    ended = HEADER + OWN + CLOSING + HANDLER + LOADER.replace("Terminated. ", signal)
+    assert read(f"{HEADER}{OWN}{error}\n{DURING}{ended}").category == category
+    assert read(f"{HEADER}{OWN}{DURING}{ended}").category == "dataloader_worker_killed"
+
+
+@pytest.mark.parametrize(
+    ("message", "category"),
+    [
+        ('OSError: [WinError 1455] The paging file is too small. Error loading "c10.dll"', "host_memory_error"),
+        ('OSError: [WinError 126] The module was not found. Error loading "x.dll"', "import_error"),
+        ('OSError: [WinError 1114] Initialization of a .dll failed. Error loading "c10.dll"', "import_error"),
+        ("OSError: [WinError 193] %1 is no application. Error loading 'x.dll'", "import_error"),
+    ],
+)
+def test_what_windows_says_of_libraries_and_memory(message: str, category: str) -> None:
+    assert read(f"{HEADER}{OWN}{message}\n").category == category
+
+
 RAYLET = "(raylet) A worker died or was killed while executing a task by an unexpected system error.\n"
 AGAIN = "[default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
 TAKEN = [
@@ -158,6 +189,8 @@ def test_a_restart_that_finds_something_taken_leaves_the_first_attempt_to_blame(
         ('  what():  In connect at uv.h:9 "rv < 0: too many open files"', "too_many_open_files"),
         ("accept4: too many open files", "too_many_open_files"),
         ("write /data/a.bin: no space left on device", "disk_full"),
+        ("  what():  fork: resource temporarily unavailable", "thread_limit"),
+        ("  what():  mmap: cannot allocate memory", "host_memory_error"),
         ('  what():  In listen at uv.h:9 "rv < 0: address already in use"', "port_in_use"),
     ],
 )

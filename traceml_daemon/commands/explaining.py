@@ -14,6 +14,7 @@ from traceml_daemon.log_files.log_reading import feed
 from traceml_daemon.triage.blame import judge
 from traceml_daemon.triage.entry import CatalogEntry, Ending, Endings
 from traceml_daemon.triage.observations import Observations
+from traceml_daemon.triage.windows import described, status_of
 
 Catalog = Mapping[str, CatalogEntry]
 
@@ -86,6 +87,10 @@ def _ending_of(kind: str, value: str, catalog: Catalog, endings: Endings) -> Exp
 
 
 def _of_exit(code: int, catalog: Catalog, endings: Endings) -> ExplainedEnding:
+    if (status := status_of(code)) is not None:
+        of_signal = _of_signal(signal.Signals(status.number), catalog, endings)
+        title = f"Exit code {code}: {described(code)} on Windows, elsewhere {of_signal.title}"
+        return ExplainedEnding(title, of_signal.meaning, of_signal.causes)
     if code > _MAX_EXIT:
         raise ConfigError(f"exit {code}: an exit code is 0 to {_MAX_EXIT}, or minus the number of a signal")
     number = -code if code < 0 else code - _SHELL_SIGNAL

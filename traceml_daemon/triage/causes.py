@@ -125,7 +125,7 @@ def causes_of(seen: Observations) -> list[Cause]:
     """Every exception, and every line with a sign, that may be a cause, in the order of the files."""
     superseded = {id(raised.earlier) for raised in seen.raised if raised.earlier is not None}
     causes = [
-        classify(raised)
+        classify(_before_clean_up(raised))
         for raised in seen.raised
         if id(raised) not in superseded and not raised.is_ignored and not is_wrapper(raised)
         if not is_announcement(raised, seen)
@@ -136,6 +136,13 @@ def causes_of(seen: Observations) -> list[Cause]:
             hits.setdefault((hit.category, hit.place.file, hit.place.line), hit)
     causes += [_of_hit(hit) for hit in hits.values()]
     return sorted(causes, key=lambda cause: cause.order)
+
+
+def _before_clean_up(raised: Raised) -> Raised:
+    """What a rank failed of that then ended the workers of its own loader, which its handler took for their failure."""
+    while raised.earlier is not None and any(frame.endswith(":_shutdown_workers") for frame in raised.frames):
+        raised = raised.earlier
+    return raised
 
 
 def _of_hit(hit: Hit) -> Cause:

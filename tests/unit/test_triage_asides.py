@@ -135,3 +135,30 @@ def test_a_stop_that_is_followed_by_an_error_of_the_script_is_less_sure() -> Non
     assert read(stop).confidence == "confirmed"
     verdict = read(stop + raised(2, "KeyError: 3"))
     assert (verdict.category, verdict.confidence) == ("sigterm_unattributed", "likely")
+
+
+@pytest.mark.parametrize(
+    ("message", "category", "confidence"),
+    [
+        ("ValueError: such a batch would run CUDA out of memory", "cuda_oom", "likely"),
+        ("AssertionError: expected CUDA error: device-side assert triggered", "cuda_device_assert", "likely"),
+        ("KeyError: 'No space left on device'", "disk_full", "likely"),
+        ("torch.OutOfMemoryError: CUDA out of memory.", "cuda_oom", "confirmed"),
+        ("OSError: [Errno 28] No space left on device", "disk_full", "confirmed"),
+    ],
+)
+def test_a_script_that_quotes_the_words_of_a_machine_is_less_sure(message: str, category: str, confidence: str) -> None:
+    verdict = read(raised(2, message) + ENDED)
+    assert (verdict.category, verdict.rank, verdict.confidence) == (category, 2, confidence)
+
+
+def test_a_quoted_line_of_an_earlier_run_is_an_aside() -> None:
+    quoted = "> RuntimeError: CUDA error: device-side assert triggered\n"
+    assert read(quoted + raised(2, "KeyError: 3") + ENDED).category == "python_exception"
+
+
+def test_a_line_of_a_rank_that_did_not_end_beside_one_that_did_is_less_sure() -> None:
+    line = "[rank1]: loss is nan at step 3, stopping\n"
+    crash = failed(-11, 2, 42) + table((-11, 2, 42))
+    assert read(line + failed(1, 1, 41) + table((1, 1, 41))).confidence == "confirmed"
+    assert read(line + crash).confidence == "likely"

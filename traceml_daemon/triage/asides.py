@@ -56,9 +56,9 @@ def explains_itself(cause: Cause) -> bool:
 
 
 def _is_aside(cause: Cause) -> bool:
-    if cause.tier == Tier.RECORD or cause.category in _OF_VALUES:
-        return False
     raised = cause.raised
+    if cause.tier == Tier.RECORD or (raised is None and cause.category in _OF_VALUES):
+        return False
     is_whole = raised is not None and (raised.has_header or bool(raised.frames))
     return not is_whole and (raised is None or not (cause.is_attributed or cause.category == "python_exception"))
 

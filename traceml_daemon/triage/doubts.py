@@ -7,11 +7,31 @@ from typing import Final
 from traceml_daemon.triage.asides import CHORES, explains_itself
 from traceml_daemon.triage.causes import Cause, Tier
 from traceml_daemon.triage.ends import signal_of
+from traceml_daemon.triage.own_source import innermost
 from traceml_daemon.triage.tracebacks import FATAL
 from traceml_daemon.triage.verdict import Findings
 
 _CODES_OF_WORDS: Final = frozenset({1, 2, 126, 127})
 """With one of these a process ends after it has said why."""
+_OF_SCRIPTS: Final = frozenset(
+    {"ValueError", "KeyError", "TypeError", "IndexError", "AttributeError", "AssertionError"}
+)
+_OF_MACHINES: Final = frozenset(
+    {
+        "cuda_oom",
+        "cuda_device_assert",
+        "cuda_illegal_access",
+        "gpu_hardware",
+        "host_memory_error",
+        "disk_full",
+        "corrupted_file",
+        "too_many_open_files",
+        "thread_limit",
+        "port_in_use",
+        "network_fabric",
+        "dataloader_worker_killed",
+    }
+)
 _USAGE: Final = 2
 _OF_ARGPARSE: Final = ": error: "
 """It exits with that code."""
@@ -21,9 +41,18 @@ def is_doubtful(first: Cause, rank: int | None, found: Findings) -> bool:
     """Whether the answer should not be given as certain."""
     if first.is_named_by_message or (first.is_weak and _ended_otherwise(found)):
         return True
-    if first.raised is None:
-        return _is_of_nobody(first, found)
-    return _is_unlike_its_end(first, rank, found)
+    if first.raised is None and _is_of_nobody(first, found):
+        return True
+    rank = rank if first.raised is not None else first.rank
+    return first.tier != Tier.RECORD and (_is_quoted(first) or _is_unlike_its_end(first, rank, found))
+
+
+def _is_quoted(first: Cause) -> bool:
+    """The script's own code says in an exception of its own what a machine or a library says in others."""
+    raised = first.raised
+    if raised is None or first.category not in _OF_MACHINES or raised.short_type not in _OF_SCRIPTS:
+        return False
+    return innermost(raised.frames[-1:]) is not None
 
 
 def _is_of_nobody(first: Cause, found: Findings) -> bool:
@@ -58,9 +87,9 @@ def _is_unlike_its_end(first: Cause, rank: int | None, found: Findings) -> bool:
         return True
     own = [end for end in found.ends if end.rank == rank]
     others = [end for end in found.unexplained_ends() if end.rank != rank]
-    if first.raised is None or first.raised.type == FATAL or rank is None:
+    if rank is None or (first.raised is not None and first.raised.type == FATAL):
         return False
     if not own:  # torchrun tells of all its workers that failed by themselves
         is_torchruns = all(None not in (end.rank, end.local_rank) for end in others)
         return bool(others) and is_torchruns and not found.seen.is_multinode
-    return any(end.is_fatal or (end.is_by_agent and bool(others)) for end in own)
+    return first.raised is not None and any(end.is_fatal or (end.is_by_agent and bool(others)) for end in own)

@@ -11,6 +11,7 @@ from traceml_daemon.commands.diagnosing import build_report
 
 OWN = '  File "/app/train.py", line 5, in step\n'
 SPAWNED = "torch.multiprocessing.spawn.ProcessExitedException: process {} terminated with {}\n"
+LOST = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1934"
 ASSERTED = "Kernel.cu:9: f: block: [1,0,0], thread: [{},0,0] Assertion `x < n` failed.\n"
 
 
@@ -30,6 +31,19 @@ def test_a_signed_line_is_not_lost_in_a_crowd_of_unsigned_ones(signed: str, coun
     crowd = "".join(ASSERTED.format(n) for n in range(count))
     verdict = read(crowd + signed + HEADER + OWN + SPAWNED.format(1, "signal SIGABRT"))
     assert (verdict.category, verdict.rank) == ("cuda_device_assert", 1)
+
+
+@pytest.mark.parametrize(
+    ("said_by", "code", "category"),
+    [("", -9, "sigkill_unattributed"), ("[rank0]: ", -9, "python_exception"), ("", 1, "python_exception")],
+)
+def test_an_exception_that_somebody_logged_does_not_end_a_rank_by_a_kill(
+    said_by: str, code: int, category: str
+) -> None:
+    tried_again = "".join(f"{said_by}{line}\n" for line in f"{HEADER}{OWN}KeyError: 7".splitlines())
+    end = failed(code, 0, 40) + table((-15, 1, 41), (code, 0, 40))
+    verdict = read(f"could not read part 7, next one\n{tried_again}step 10 loss 1.5\n{raised(1, LOST)}{end}")
+    assert (verdict.category, verdict.rank) == (category, 0)
 
 
 STARTER = '  File "D:\\v\\accelerate\\commands\\launch.py", line 10, in simple_launcher\n'

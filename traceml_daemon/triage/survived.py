@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+
 from traceml_daemon.triage.causes import Cause, Tier
-from traceml_daemon.triage.ends import End
+from traceml_daemon.triage.ends import End, signal_of
 
 
 def without_survived(causes: list[Cause], ends: list[End]) -> list[Cause]:
-    """Those behind which no work was done, or nothing else happened."""
-    return [cause for cause in causes if not _is_survived(cause, causes, ends)]
+    """Those behind which no work was done, or nothing else happened; and that can have ended a rank."""
+    return [cause for cause in causes if not _is_survived(cause, causes, ends) and not _is_logged(cause, ends)]
 
 
 def _is_survived(cause: Cause, causes: list[Cause], ends: list[End]) -> bool:
@@ -20,6 +22,14 @@ def _is_survived(cause: Cause, causes: list[Cause], ends: list[End]) -> bool:
         return any(one.tier <= Tier.CRASH for one in later)
     fatal = [end for end in own or ends if end.is_fatal and not end.is_by_agent]
     return bool(later) or any(end.reports[0].place.file == cause.place.file for end in fatal)
+
+
+def _is_logged(cause: Cause, ends: list[End]) -> bool:
+    """Nobody signed it, and what was seen to end was killed: an exception that ends a rank ends it with a code."""
+    if cause.raised is None or cause.is_attributed or cause.category != "python_exception":
+        return False
+    own = [end for end in ends if not end.is_by_agent]
+    return bool(own) and all(signal_of(end.code) == signal.SIGKILL for end in own)
 
 
 def _is_behind(one: Cause, cause: Cause) -> bool:

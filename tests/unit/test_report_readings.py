@@ -46,6 +46,34 @@ def test_an_error_that_was_caught_and_printed_is_the_cause_though_its_rank_ended
     assert (line.line, line.text) == (4, "ValueError: label 1000 out of range")
 
 
+HANDLED = f"{TRACE}FileNotFoundError: [Errno 2] No such file or directory: 'part-7'\nnext part\n"
+OURS = "[TraceML] error record: [Errno 13] Permission denied: 'error.json' (training goes on)\n"
+
+
+@pytest.mark.parametrize("before", [HANDLED, OURS])
+@pytest.mark.parametrize("kind", ["KeyError", "RuntimeError"])
+def test_what_was_recorded_is_not_what_was_printed_before(tmp_path: Path, before: str, kind: str) -> None:
+    """Neither an exception that the script got over, nor a line of our own."""
+    say(tmp_path, 1, f"{before}{TRACE}{kind}: 'seven'\n")
+    found = report(tmp_path, [Rank(rank=0), Rank(rank=1, error=error(kind, "'seven'", at_ms=900.0), exit_code=1)])
+    assert (found.category, found.initiating_rank) == ("python_exception", 1)
+    assert "'seven'" in found.evidence[0].text
+
+
+def test_an_exception_of_a_child_is_what_its_parent_failed_of(tmp_path: Path) -> None:
+    say(tmp_path, 1, f"{HANDLED}{TRACE}subprocess.CalledProcessError: status 1\n")
+    raised = error("subprocess.CalledProcessError", "status 1", at_ms=900.0)
+    found = report(tmp_path, [Rank(rank=0), Rank(rank=1, error=raised, exit_code=1)])
+    assert (found.category, found.initiating_rank, found.confidence) == ("file_not_found", 1, "likely")
+
+
+def test_what_was_printed_some_time_before_an_exit_need_not_be_its_reason(tmp_path: Path) -> None:
+    say(tmp_path, 1, HANDLED)
+    left = Rank(rank=1, error=error("SystemExit", "3", at_ms=900.0), exit_code=3)
+    found = report(tmp_path, [Rank(rank=0), left])
+    assert (found.category, found.initiating_rank, found.confidence) == ("file_not_found", 1, "likely")
+
+
 def test_a_script_that_is_not_there_is_no_single_ranks_fault(tmp_path: Path) -> None:
     for rank in (0, 1):
         say(

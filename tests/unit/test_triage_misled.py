@@ -292,3 +292,15 @@ def test_a_rank_that_lost_its_peer_and_crashed_while_it_ended_is_no_crash_of_its
     verdict = read(lost + failed(-11, 3, 43) + table((-11, 3, 43)))
     assert (verdict.category, verdict.rank) == ("collateral_only", None)
     assert read(lost + failed(-11, 1, 41) + table((-11, 1, 41))).category == "segfault"
+
+
+def test_our_own_lines_are_no_evidence() -> None:
+    ours = "[TraceML] error record: [Errno 24] Too many open files: '/logs/error.json' (training goes on)\n"
+    verdict = read(ours + HEADER + OWN + "KeyError: 7\n" + failed(1, 0, 40))
+    assert (verdict.category, verdict.rank) == ("python_exception", 0)
+    assert read(ours).category != "too_many_open_files"
+
+
+def test_bytes_that_are_no_text_are_no_damaged_file() -> None:
+    text = "UnicodeDecodeError: 'utf-8' codec can't decode bytes in position 3-4: unexpected end of data\n"
+    assert read(HEADER + OWN + text + failed(1, 0, 40)).category == "python_exception"

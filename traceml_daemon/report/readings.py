@@ -47,6 +47,8 @@ class Reading:
     text: str
     """In a few words."""
     evidence: Evidence
+    is_raised: bool = False
+    """It is an exception of its own, with the traceback that it was printed with."""
     collective: str | None = None
     """The call of torch.distributed in which it waited."""
     source: Source | None = None
@@ -77,7 +79,14 @@ def read_attempts(run_dir: Path, attempts: Iterable[AttemptFacts]) -> Readings:
             place = spoken.cause.place
             evidence = Evidence(names[place.file], place.line, place.quote)
             found[incarnation] = Reading(
-                spoken.kind, spoken.cause.category, confidence, spoken.text, evidence, spoken.collective, spoken.source
+                kind=spoken.kind,
+                category=spoken.cause.category,
+                confidence=confidence,
+                text=spoken.text,
+                evidence=evidence,
+                is_raised=spoken.cause.raised is not None,
+                collective=spoken.collective,
+                source=spoken.source,
             )
     return found
 

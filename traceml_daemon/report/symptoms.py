@@ -56,6 +56,10 @@ _QUEUED_STEPS: Final = 16
 _EXIT_TYPE: Final = "SystemExit"
 _VAGUE_TYPES: Final = frozenset({"RuntimeError", "OSError", "Exception", "ConnectionResetError", "EOFError"})
 """Types that torch and Python raise for many causes."""
+_OF_CHILDREN: Final = frozenset(
+    {"CalledProcessError", "ProcessRaisedException", "ProcessExitedException", "BrokenProcessPool"}
+)
+"""Exceptions that tell of another process, which printed its own."""
 _ENDING_SIGNALS: Final = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"})
 _ENDING_CODES: Final = frozenset({129, 130, 131, 143})
 """Of a rank that turns such a signal into an exit."""
@@ -246,15 +250,17 @@ def _of_error(attempt: AttemptFacts, error: RankError, *, exit_code: int | None,
 def _with_reading(symptom: Symptom, reading: Reading | None) -> Symptom:
     """Join what was recorded of an end with what the rank printed.
 
-    A recorded raise keeps its kind and time; the text may say of what it was. An exit or a signal tells little, so
-    there the text decides, unless the signal is a crash that the text does not explain.
+    A recorded raise keeps its kind and time; the text may say of what it was, but another exception in it was got over,
+    unless a child of the rank raised that. An exit or a signal tells little, so there the text decides, unless the
+    signal is a crash that the text does not explain; before a `sys.exit` too, something may have been got over.
     """
     if reading is None:
         return symptom
     read = replace(symptom, reading=reading)
     if symptom.error is not None:
         is_plain = symptom.kind == "original" and symptom.category == "python_exception"
-        if is_plain and reading.kind == "original" and reading.category != "python_exception":
+        is_told = reading.kind == "original" and reading.category != "python_exception"
+        if is_plain and is_told and (not reading.is_raised or short_type(symptom.error) in _OF_CHILDREN):
             return replace(read, category=reading.category, confidence="likely")
         return read
     is_crash = symptom.kind == "original" and symptom.signal is not None
@@ -264,7 +270,8 @@ def _with_reading(symptom: Symptom, reading: Reading | None) -> Symptom:
         return read
     category = "collateral_only" if reading.kind == "peer_lost" else reading.category
     at_ns = None if symptom.kind == "terminated" and reading.kind == "original" else symptom.at_ns
-    return replace(read, kind=reading.kind, category=category, confidence=reading.confidence, at_ns=at_ns)
+    confidence: Confidence = "likely" if symptom.left_by is not None else reading.confidence
+    return replace(read, kind=reading.kind, category=category, confidence=confidence, at_ns=at_ns)
 
 
 def _first_error(attempt: AttemptFacts, end: RankEnd | None, max_steps_on: int) -> RankError | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from traceml_daemon.triage.causes import Tier, tier_of
-from traceml_daemon.triage.lines import MAX_PIECE_BYTES, Pieces, Speaker, attribute
+from traceml_daemon.triage.lines import MAX_PIECE_BYTES, OWN_PREFIX, Pieces, Speaker, attribute
 from traceml_daemon.triage.observations import Place
 from traceml_daemon.triage.quotes import quote_of
 from traceml_daemon.triage.reader import Screen
@@ -177,7 +177,8 @@ class StreamReader:
             return
         if self._file != _GOOD_RUN:
             self._contrast.heard.add(rank)
-        if is_error and not line.is_agents and not _NO_MESSAGE.match(line.text):
+        is_message = not line.is_agents and not _NO_MESSAGE.match(line.text) and not line.text.startswith(OWN_PREFIX)
+        if is_error and is_message:
             self._contrast.note(rank, line.text, Place(self._file, number, quote_of(line)))
 
     def _is_dull(self, piece: bytes) -> bool:

@@ -144,6 +144,8 @@ def _plain(text: str) -> str:
 
 
 _NOBODY: Final = Speaker()
+OWN_PREFIX: Final = "[TraceML]"
+"""Of our own lines, which are no evidence: what goes wrong in us ends no training, and a conclusion proves nothing."""
 
 
 class _Attribution:

@@ -13,7 +13,7 @@ from traceml_daemon.triage.aftermath import Aftermath
 from traceml_daemon.triage.endings import good_end, is_suspect, last_progress
 from traceml_daemon.triage.foreign import ForeignPrefixes
 from traceml_daemon.triage.laggards import LITERALS, ProgressRecords
-from traceml_daemon.triage.lines import MAX_PIECE_BYTES, Line, Pieces, Speaker, attribute
+from traceml_daemon.triage.lines import MAX_PIECE_BYTES, OWN_PREFIX, Line, Pieces, Speaker, attribute
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised
 from traceml_daemon.triage.quotes import place_at, quote_of
 from traceml_daemon.triage.signs import Sign, SignBook
@@ -166,6 +166,8 @@ class LogReader:
         return any(news)
 
     def _look_at(self, line: Line) -> bool:
+        if line.text.lstrip().startswith(OWN_PREFIX):
+            return False
         if self._author is not None and line.speaker.rank is None and not line.is_agents:
             line = replace(line, speaker=self._author)
         if line.speaker.rank is not None or line.speaker.task is not None:

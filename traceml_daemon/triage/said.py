@@ -10,6 +10,7 @@ from traceml_daemon.triage.lines import Speaker
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised
 from traceml_daemon.triage.own_source import Source, frames_of, innermost, source_in, source_of, wrapped
 from traceml_daemon.triage.signs import SignBook
+from traceml_daemon.triage.survived import without_survived
 from traceml_daemon.triage.tracebacks import FATAL
 from traceml_daemon.triage.waiting import collective_of
 
@@ -42,7 +43,7 @@ class Said:
 def strongest(seen: Observations) -> Said | None:
     """The failure that matters of one rank's streams: the first original one, else what it suffered."""
     causes = [cause for cause in causes_of(seen) if cause.tier != Tier.AGENT]
-    lasting = [cause for cause in causes if not cause.is_weak] or causes
+    lasting = without_survived([cause for cause in causes if not cause.is_weak] or causes, [])
     originals = [cause for cause in lasting if cause.tier not in _KINDS and cause.tier != Tier.CRASH]
     crashes = [cause for cause in lasting if cause.tier == Tier.CRASH]
     rest = sorted((cause for cause in lasting if cause.tier in _KINDS), key=lambda cause: (cause.tier, cause.order))

@@ -60,6 +60,17 @@ def test_what_was_recorded_is_not_what_was_printed_before(tmp_path: Path, before
     assert "'seven'" in found.evidence[0].text
 
 
+def test_ranks_whose_own_watchdog_dumped_their_stacks_hung(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        say(
+            tmp_path,
+            rank,
+            'Timeout (0:00:05)!\nThread 0x00007fd2 (most recent call first):\n  File "a.py", line 2 in f\n',
+        )
+    found = report(tmp_path, [Rank(rank=rank, exit_code=1, died_ms=1000.0 + rank) for rank in (0, 1)])
+    assert (found.category, found.initiating_rank) == ("hang", None)
+
+
 def test_an_exception_of_a_child_is_what_its_parent_failed_of(tmp_path: Path) -> None:
     say(tmp_path, 1, f"{HANDLED}{TRACE}subprocess.CalledProcessError: status 1\n")
     raised = error("subprocess.CalledProcessError", "status 1", at_ms=900.0)

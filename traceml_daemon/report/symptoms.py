@@ -266,6 +266,8 @@ def _with_reading(symptom: Symptom, reading: Reading | None) -> Symptom:
     is_crash = symptom.kind == "original" and symptom.signal is not None
     if is_crash and (symptom.category != "abort" or reading.category == "python_exception"):
         return read
+    if symptom.category == "nonzero_exit" and reading.category == "hang":  # its own watchdog dumped stacks and left
+        return replace(read, category="hang")
     if symptom.signal == "SIGKILL" or reading.kind == "terminated":
         return read
     category = "collateral_only" if reading.kind == "peer_lost" else reading.category

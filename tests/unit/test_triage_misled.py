@@ -304,3 +304,20 @@ def test_our_own_lines_are_no_evidence() -> None:
 def test_bytes_that_are_no_text_are_no_damaged_file() -> None:
     text = "UnicodeDecodeError: 'utf-8' codec can't decode bytes in position 3-4: unexpected end of data\n"
     assert read(HEADER + OWN + text + failed(1, 0, 40)).category == "python_exception"
+
+
+def test_a_restart_that_could_not_meet_again_is_no_cause() -> None:
+    again = (
+        "I0101 20:57:28.0 21000 torch/distributed/elastic/agent/server/api.py:800] [default] Worker group FAILED. 3/3 "
+    )
+    again += "attempts left; will restart worker group\n"
+    frames = "".join(
+        f'  File "/opt/torch/distributed/elastic/{place}\n    run()\n'
+        for place in (
+            'agent/server/api.py", line 889, in _restart_workers',
+            'rendezvous/dynamic_rendezvous.py", line 1125, in next_rendezvous',
+        )
+    )
+    closed = f"{HEADER}{frames}torch.distributed.elastic.rendezvous.api.RendezvousClosedError\n"
+    verdict = read(raised(1, "ValueError: bad sample") + failed(1, 1, 41) + again + closed)
+    assert (verdict.category, verdict.rank) == ("python_exception", 1)

@@ -7,7 +7,7 @@ from typing import Final
 
 from traceml_daemon.triage.causes import is_wrapper
 from traceml_daemon.triage.leftovers import is_leftover
-from traceml_daemon.triage.observations import Observations, Place
+from traceml_daemon.triage.observations import Observations, Place, Raised
 
 STOPS: Final = frozenset({"preempted_or_cancelled", "sigterm_unattributed", "hang"})
 """Records of an end that is over once a job goes on; those of a kernel may stand anywhere in a file."""
@@ -57,9 +57,14 @@ def _has_errors_after(seen: Observations, file: int, line: int) -> bool:
 
 
 def _is_spoiled(seen: Observations, file: int, line: int) -> bool:
-    """Whether the attempt behind this line failed only of what the one before it had left."""
+    """Whether the attempt behind this line did not come about, or failed only of what the one before it had left."""
     later = [one for one in seen.raised if one.place.file == file and one.place.line > line and not is_wrapper(one)]
-    return bool(later) and all(is_leftover(one) for one in later)
+    return bool(later) and all(is_leftover(one) or _is_of_meeting_again(one) for one in later)
+
+
+def _is_of_meeting_again(raised: Raised) -> bool:
+    """Raised by torchrun before it had started a worker."""
+    return any(frame.endswith((":_restart_workers", ":next_rendezvous")) for frame in raised.frames)
 
 
 def _forget(seen: Observations, file: int, line: int, *, is_kept_before: bool = False) -> None:

@@ -59,11 +59,12 @@ def _has_errors_after(seen: Observations, file: int, line: int) -> bool:
 def _is_spoiled(seen: Observations, file: int, line: int) -> bool:
     """Whether the attempt behind this line did not come about, or failed only of what the one before it had left."""
     later = [one for one in seen.raised if one.place.file == file and one.place.line > line and not is_wrapper(one)]
-    return bool(later) and all(is_leftover(one) or _is_of_meeting_again(one) for one in later)
+    has_failed = any(one.place.file == file and one.place.line <= line for one in seen.raised)
+    return bool(later) and all(is_leftover(one) or (has_failed and _is_of_restart(one)) for one in later)
 
 
-def _is_of_meeting_again(raised: Raised) -> bool:
-    """Raised by torchrun before it had started a worker."""
+def _is_of_restart(raised: Raised) -> bool:
+    """Raised by torchrun while it started its workers anew, because of a failure before."""
     return any(frame.endswith((":_restart_workers", ":next_rendezvous")) for frame in raised.frames)
 
 

@@ -7,7 +7,7 @@ rank = os.environ["RANK"]
 for number in range(200):
     print(f"rank {rank} line {number} " + "x" * (number % 50))
     print(f"rank {rank} complaint {number}", file=sys.stderr)
-print("y" * 300_000)
+print("y" * 60_000)
 sys.stdout.write(f"\rbar {rank} 50%\rbar {rank} 100%\n")
 sys.stdout.flush()
 sys.stdout.buffer.write(b"\x00\xff\xfe not text \x80\n")

@@ -7,15 +7,12 @@ from typing import Final
 from traceml_daemon.triage.asides import CHORES, explains_itself
 from traceml_daemon.triage.causes import Cause, Tier
 from traceml_daemon.triage.ends import signal_of
-from traceml_daemon.triage.own_source import innermost
+from traceml_daemon.triage.own_source import RAISED_BY_SCRIPTS, innermost
 from traceml_daemon.triage.tracebacks import FATAL
 from traceml_daemon.triage.verdict import Findings
 
 _CODES_OF_WORDS: Final = frozenset({1, 2, 126, 127})
 """With one of these a process ends after it has said why."""
-_OF_SCRIPTS: Final = frozenset(
-    {"ValueError", "KeyError", "TypeError", "IndexError", "AttributeError", "AssertionError"}
-)
 _OF_MACHINES: Final = frozenset(
     {
         "cuda_oom",
@@ -50,7 +47,7 @@ def is_doubtful(first: Cause, rank: int | None, found: Findings) -> bool:
 def _is_quoted(first: Cause) -> bool:
     """The script's own code says in an exception of its own what a machine or a library says in others."""
     raised = first.raised
-    if raised is None or first.category not in _OF_MACHINES or raised.short_type not in _OF_SCRIPTS:
+    if raised is None or first.category not in _OF_MACHINES or raised.short_type not in RAISED_BY_SCRIPTS:
         return False
     return innermost(raised.frames[-1:]) is not None
 

@@ -10,6 +10,10 @@ from typing import Final
 from traceml_daemon.triage.observations import Raised
 from traceml_daemon.triage.tracebacks import FATAL, kind_of
 
+RAISED_BY_SCRIPTS: Final = frozenset(
+    {"ValueError", "KeyError", "TypeError", "IndexError", "AttributeError", "AssertionError"}
+)
+"""A line of the script itself raises these; of a machine, a peer or a stop their words only tell at second hand."""
 _FRAME: Final = re.compile(r'^(.*?)File "([^"]+)", line (\d+)(?:,? in (.+))?$', re.MULTILINE)
 _FOREIGN: Final = re.compile(r"(?:site|dist)-packages|/lib(?:64)?/python\d|^<|/traceml_(?:client|daemon|launch)/")
 _DIRECT: Final = "\nThe above exception was the direct cause of the following exception:\n"

@@ -8,7 +8,15 @@ from typing import Final, Literal
 from traceml_daemon.triage.causes import Cause, Tier, causes_of, classify, tier_of
 from traceml_daemon.triage.lines import Speaker
 from traceml_daemon.triage.observations import Hit, Observations, Place, Raised
-from traceml_daemon.triage.own_source import Source, frames_of, innermost, source_in, source_of, wrapped
+from traceml_daemon.triage.own_source import (
+    RAISED_BY_SCRIPTS,
+    Source,
+    frames_of,
+    innermost,
+    source_in,
+    source_of,
+    wrapped,
+)
 from traceml_daemon.triage.signs import SignBook
 from traceml_daemon.triage.survived import without_survived
 from traceml_daemon.triage.tracebacks import FATAL
@@ -24,10 +32,6 @@ _KINDS: Final[dict[Tier, Kind]] = {
 }
 _FROM_TORCH: Final = frozenset({"DistBackendError", "DistNetworkError"})
 """What torch raises where a peer is lost, whatever else the message says."""
-_OF_OWN_CODE: Final = frozenset(
-    {"ValueError", "KeyError", "TypeError", "IndexError", "AttributeError", "AssertionError"}
-)
-"""Raised by a line of the script itself, these are no news of a peer or of a stop, whatever words they quote."""
 _MAX_TEXT: Final = 160
 
 
@@ -66,7 +70,7 @@ def of_exception(kind: str, message: str, traceback: str, book: SignBook) -> Sai
                 Hit(sign.category, nowhere, nobody, None, sign.states, sign.priority, None, sign.support, sign.record)
             )
     is_own = innermost(frames[-1:]) is not None and "\nDuring handling" not in traceback
-    if is_own and raised.short_type in _OF_OWN_CODE:
+    if is_own and raised.short_type in RAISED_BY_SCRIPTS:
         raised.hits = [hit for hit in raised.hits if tier_of(hit.category, is_record=hit.is_record) not in _KINDS]
     cause = classify(raised)
     spoken = _said(cause)
